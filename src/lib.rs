@@ -1,0 +1,1 @@
+//! Stackful coroutines and an AioContext for block-layer code.
