@@ -1,0 +1,301 @@
+//! What an event loop implements so that coroutines can live on it.
+//!
+//! A home is one thread's loop. The coroutine side calls [`Home::schedule`] with a coroutine that is to run, from any
+//! thread; the loop keeps the [`Woken`] in a [`RunQueue`] (or in a list of its own) and calls [`Woken::run`] on its own
+//! thread. The parking hooks let a coroutine wait for what only a loop can see: a descriptor, a point in time.
+//!
+//! # Safety
+//!
+//! A `Woken` owns its block's queue entry (rule 4 of [`super::block`]).
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::block::{Block, Phase, RunAdapter};
+use super::enter;
+use super::thread::this_thread;
+use crate::lockfree::{Fifo, PushStack};
+
+/// Which side of a descriptor a coroutine waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Interest {
+    /// Input, end of file, a connection to accept.
+    Readable,
+    /// Room for output, a connection established.
+    Writable,
+}
+
+impl Interest {
+    /// The events of poll(2) that answer it; errors and hang-ups are always reported.
+    pub(crate) fn poll_events(self) -> i16 {
+        match self {
+            Self::Readable => libc::POLLIN | libc::POLLRDHUP,
+            Self::Writable => libc::POLLOUT,
+        }
+    }
+}
+
+/// Names a watch that a home set up, for [`Home::unwatch`]. What is in it is the home's own business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Watch(pub u64);
+
+/// An event loop on which coroutines live.
+///
+/// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from the
+/// home's own, where [`is_current`](Self::is_current) holds.
+///
+/// [`AioContext`](crate::AioContext) is one; `tests/foreign_home.rs` has another in a few lines.
+pub trait Home: Send + Sync + 'static {
+    /// Takes a coroutine that is to run, and makes sure that the loop calls [`Woken::run`] on it soon, on its own
+    /// thread and not from within this call.
+    fn schedule(&self, woken: Woken);
+
+    /// Whether the calling thread is this home's.
+    fn is_current(&self) -> bool;
+
+    /// Watches a descriptor until it is ready or [`unwatch`](Self::unwatch) is called; then wakes `waker`, once.
+    ///
+    /// Errors and hang-ups count as readiness. A descriptor that is always ready (a regular file) is ready.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said about the descriptor.
+    fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch>;
+
+    /// Watches the clock until the deadline has passed or [`unwatch`](Self::unwatch) is called; then wakes `waker`, once.
+    fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch;
+
+    /// Ends a watch. Returns whether it had fired. Called once for each watch.
+    fn unwatch(&self, watch: Watch) -> bool;
+
+    /// Runs the loop once, waiting until there is something to do: how the home's own thread, outside of coroutines,
+    /// waits for a coroutine.
+    ///
+    /// # Panics
+    ///
+    /// Inside of a coroutine.
+    fn turn(self: Arc<Self>);
+}
+
+/// A coroutine that is to run: it was woken, or spawned, or yielded to let others run.
+///
+/// Dropping it without running it, as a loop does that ends: a coroutine that hasn't started is dropped; one that its home
+/// drives is unwound if this is the home's thread; otherwise it stays suspended, and its next wake schedules it again.
+#[must_use = "a woken coroutine must be run"]
+pub struct Woken {
+    block: &'static Block,
+    /// Running it is for the home's thread; carrying it there is for any.
+    marker: PhantomData<*mut ()>,
+}
+
+// SAFETY: what crosses threads is the queue entry. `run` checks that it is called on the coroutine's thread; a coroutine that
+// hasn't started was spawned with a closure that is `Send`.
+unsafe impl Send for Woken {}
+
+impl Woken {
+    /// The caller owns the block's queue entry and gives it up.
+    pub(super) fn new(block: &'static Block) -> Self {
+        Self { block, marker: PhantomData }
+    }
+
+    /// Runs the coroutine until it yields, parks or ends, and then the coroutines that it woke.
+    ///
+    /// # Panics
+    ///
+    /// - If the coroutine was started on another thread.
+    /// - If a coroutine that runs here and is driven by its handle panics: with its payload. Spawned coroutines' panics go
+    ///   to their join handles.
+    pub fn run(self) {
+        let block = ManuallyDrop::new(self).block;
+        enter::run_woken(this_thread(), block);
+    }
+
+    fn into_node(self) -> NonNull<Block> {
+        NonNull::from(ManuallyDrop::new(self).block)
+    }
+
+    /// # Safety
+    ///
+    /// `node` came from `into_node`, once.
+    unsafe fn from_node(node: NonNull<Block>) -> Self {
+        // SAFETY: blocks are never unmapped.
+        Self::new(unsafe { node.as_ref() })
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        enter::drop_woken(self.block);
+    }
+}
+
+impl fmt::Debug for Woken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Woken").field("slot", &self.block.slot.get()).finish()
+    }
+}
+
+/// A queue of woken coroutines: any thread pushes without a lock, the loop takes all, first come first.
+#[derive(Debug)]
+pub struct RunQueue {
+    pushed: PushStack<RunAdapter>,
+}
+
+// SAFETY: the stack is shared through atomics; its nodes are the queue entries of `Woken`s, which are `Send`.
+unsafe impl Send for RunQueue {}
+// SAFETY: as above.
+unsafe impl Sync for RunQueue {}
+
+impl RunQueue {
+    /// An empty queue.
+    pub const fn new() -> Self {
+        Self { pushed: PushStack::new() }
+    }
+
+    /// Adds a coroutine at the end. Returns whether the queue was empty, in which case a loop that sleeps needs a signal.
+    pub fn push(&self, woken: Woken) -> bool {
+        // SAFETY: blocks are never unmapped, and the entry is ours to give.
+        unsafe { self.pushed.push(woken.into_node()) }
+    }
+
+    /// Whether nothing is queued at this moment.
+    pub fn is_empty(&self) -> bool {
+        self.pushed.is_empty()
+    }
+
+    /// Takes all, in the order in which they were pushed.
+    pub fn take_all(&self) -> WokenList {
+        WokenList { list: self.pushed.take_all().into_fifo() }
+    }
+}
+
+impl Default for RunQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for RunQueue {
+    fn drop(&mut self) {
+        drop(self.take_all());
+    }
+}
+
+/// Woken coroutines in the order in which they are to run: an iterator, and a queue that its owner may extend.
+#[derive(Debug)]
+pub struct WokenList {
+    list: Fifo<RunAdapter>,
+}
+
+// SAFETY: its nodes are the queue entries of `Woken`s, which are `Send`.
+unsafe impl Send for WokenList {}
+
+impl WokenList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { list: Fifo::new() }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Adds one at the end.
+    pub fn push_back(&mut self, woken: Woken) {
+        // SAFETY: blocks are never unmapped, and the entry is ours to give.
+        unsafe { self.list.push_back(woken.into_node()) };
+    }
+
+    /// Adds all of `others` at the end, which is then empty.
+    pub fn append(&mut self, others: &mut Self) {
+        others.list.prepend(&mut self.list);
+        std::mem::swap(&mut self.list, &mut others.list);
+    }
+}
+
+impl Default for WokenList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Iterator for WokenList {
+    type Item = Woken;
+
+    fn next(&mut self) -> Option<Woken> {
+        // SAFETY: the list owns the entries of its nodes.
+        self.list.pop_front().map(|node| unsafe { Woken::from_node(node) })
+    }
+}
+
+impl Drop for WokenList {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+/// The home whose loop is running on the calling thread.
+pub fn current_home() -> Option<Arc<dyn Home>> {
+    this_thread().home.borrow().clone()
+}
+
+/// Makes `home` the calling thread's current home until the guard is dropped: a loop holds one while it runs.
+///
+/// A coroutine that is driven by its handle gets the current home as its own when it parks for the first time.
+///
+/// # Panics
+///
+/// If the home isn't the calling thread's.
+pub fn enter_home(home: Arc<dyn Home>) -> HomeGuard {
+    assert!(home.is_current(), "a home can only be entered on its own thread");
+    let outer = this_thread().home.replace(Some(home));
+    HomeGuard { outer, marker: PhantomData }
+}
+
+/// Restores the thread's previous home when dropped; see [`enter_home`].
+#[must_use = "the home is current until this is dropped"]
+pub struct HomeGuard {
+    outer: Option<Arc<dyn Home>>,
+    marker: PhantomData<*mut ()>,
+}
+
+impl fmt::Debug for HomeGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HomeGuard").finish_non_exhaustive()
+    }
+}
+
+impl Drop for HomeGuard {
+    fn drop(&mut self) {
+        let inner = this_thread().home.replace(self.outer.take());
+        drop(inner);
+    }
+}
+
+/// Unwinds all parked coroutines that `home` drives: how a home ends, on its thread, after it has dropped the [`Woken`]s
+/// that it had queued.
+pub fn unwind_all(home: &dyn Home) {
+    let thread = this_thread();
+    let is_homes = |block: &&'static Block| {
+        // SAFETY: live coroutines of this thread.
+        let theirs = unsafe { (*block.home.get()).as_deref() };
+        matches!(block.phase.get(), Phase::Parked | Phase::Yielded)
+            && theirs.is_some_and(|theirs| std::ptr::addr_eq(theirs, home))
+    };
+    loop {
+        let next = thread.live.borrow().iter().copied().find(is_homes);
+        match next {
+            Some(block) => enter::unwind(thread, block),
+            None => return,
+        }
+    }
+}

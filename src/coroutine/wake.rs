@@ -1,0 +1,91 @@
+//! Wakers: a slot number and a generation in one word.
+//!
+//! A [`Waker`] of a coroutine owns nothing: clone and drop are free, and any async library can hold one for as long as it
+//! likes. It names a slot of the [table](super::table), whose blocks are never unmapped, and the generation of the
+//! coroutine that it is for; once that coroutine has ended, waking it does nothing.
+#![allow(unsafe_code)] // # Safety: the vtable's functions accept any data word whose slot has been in use.
+
+use std::ptr;
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+use super::block::Block;
+use super::state::Wake;
+use super::{enter, table};
+
+/// Names a coroutine, from anywhere, for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    slot: u32,
+    generation: u32,
+}
+
+impl Target {
+    /// The present tenant of the block, which the caller owns.
+    pub(crate) fn of(block: &Block) -> Self {
+        Self { slot: block.slot.get(), generation: block.state.generation() }
+    }
+
+    /// The tenant of that generation.
+    pub(super) fn new(block: &Block, generation: u32) -> Self {
+        Self { slot: block.slot.get(), generation }
+    }
+
+    /// Wakes the coroutine.
+    pub(crate) fn wake(self) {
+        let block = table::get(self.slot);
+        if block.state.wake(self.generation_in(block)) == Wake::Schedule {
+            enter::schedule(block);
+        }
+    }
+
+    /// Wakes the coroutine, and makes it unwind.
+    pub(crate) fn cancel(self) {
+        let block = table::get(self.slot);
+        if block.state.cancel(self.generation_in(block)) == Wake::Schedule {
+            enter::schedule(block);
+        }
+    }
+
+    pub(crate) fn waker(self) -> Waker {
+        // SAFETY: the functions keep the contract of a waker: they are thread-safe, and own nothing.
+        unsafe { Waker::from_raw(raw(self)) }
+    }
+
+    /// The generation to compare with the block's: where a pointer has 32 bits, only the low bits of ours are known.
+    fn generation_in(self, block: &Block) -> u32 {
+        let present = block.state.generation();
+        if GENERATION_BITS == 32 {
+            self.generation
+        } else {
+            let mask = (1u32 << GENERATION_BITS) - 1;
+            if present & mask == self.generation & mask { present } else { present.wrapping_sub(1) }
+        }
+    }
+}
+
+/// Low bits of the data word that hold the slot; the rest is generation.
+const SLOT_BITS: u32 = if cfg!(target_pointer_width = "64") { 32 } else { 20 };
+const GENERATION_BITS: u32 = usize::BITS - SLOT_BITS;
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, drop_nothing);
+
+fn raw(target: Target) -> RawWaker {
+    let word = target.slot as usize | (target.generation as usize) << SLOT_BITS;
+    RawWaker::new(ptr::without_provenance(word), &VTABLE)
+}
+
+fn target(data: *const ()) -> Target {
+    let word = data.addr();
+    let slot = word & ((1 << SLOT_BITS) - 1);
+    Target { slot: slot as u32, generation: (word >> SLOT_BITS) as u32 }
+}
+
+unsafe fn clone(data: *const ()) -> RawWaker {
+    RawWaker::new(data, &VTABLE)
+}
+
+unsafe fn wake(data: *const ()) {
+    target(data).wake();
+}
+
+unsafe fn drop_nothing(_: *const ()) {}

@@ -1,0 +1,97 @@
+//! Waiting for descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::coroutine::{Home, Interest, Watch, current_home, in_coroutine};
+use crate::park;
+use crate::sys;
+
+/// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up. Returns at once if there is.
+///
+/// A coroutine parks, if a loop runs on its thread; anyone else blocks. The descriptor should be non-blocking: another
+/// reader may take the input first.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+/// use aioco::{AioContext, fd};
+///
+/// let (mut ours, mut theirs) = UnixStream::pair()?;
+/// let context = AioContext::new()?;
+/// let reader = context.spawn(move || -> std::io::Result<u8> {
+///     fd::wait_readable(&ours)?;
+///     let mut byte = [0];
+///     ours.read_exact(&mut byte)?;
+///     Ok(byte[0])
+/// })?;
+/// theirs.write_all(b"x")?;
+/// assert_eq!(reader.join().unwrap()?, b'x');
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// What the kernel says about the descriptor.
+///
+/// # Panics
+///
+/// As [`park`](park::park()).
+pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
+    wait(fd.as_fd(), Interest::Readable)
+}
+
+/// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or refused.
+/// Returns at once if there is.
+///
+/// A coroutine parks, if a loop runs on its thread; anyone else blocks.
+///
+/// # Errors
+///
+/// What the kernel says about the descriptor.
+///
+/// # Panics
+///
+/// As [`park`](park::park()).
+pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
+    wait(fd.as_fd(), Interest::Writable)
+}
+
+fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+    let home = if in_coroutine() { current_home() } else { None };
+    let Some(home) = home else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
+    loop {
+        if sys::poll::wait(fd, interest.poll_events(), Some(Duration::ZERO))? != 0 {
+            return Ok(());
+        }
+        let watch = home.watch_fd(fd, interest, park::waker())?;
+        let watching = Watching { home: &home, watch: Some(watch) };
+        park::park();
+        if watching.end() {
+            return Ok(());
+        }
+    }
+}
+
+/// A watch that ends when the coroutine is unwound.
+struct Watching<'a> {
+    home: &'a Arc<dyn Home>,
+    watch: Option<Watch>,
+}
+
+impl Watching<'_> {
+    /// Ends the watch; returns whether it had fired.
+    fn end(mut self) -> bool {
+        self.watch.take().is_some_and(|watch| self.home.unwatch(watch))
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            self.home.unwatch(watch);
+        }
+    }
+}

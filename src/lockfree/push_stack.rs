@@ -1,0 +1,149 @@
+//! A lock-free stack that is only ever emptied whole.
+//!
+//! Any thread pushes one node or a chain; whoever takes, takes everything. There is no pop of a single node, and so the
+//! ABA problem of lock-free free lists can't arise: `take_all` is a swap, which doesn't care what the head was, and a
+//! push writes its node's link from the very head that its compare-exchange then confirms. If that head has been taken
+//! and pushed again in between, it is the head again, and the link is right.
+//!
+//! # Ordering
+//!
+//! `push` publishes the node's contents (Release) to the `take_all` (Acquire) that obtains it. Nodes below the head are
+//! covered by the release sequence: every push is a read-modify-write of `head`.
+//!
+//! # Safety
+//!
+//! This file may assume that the nodes that are pushed are valid and owned by the pusher (contract of `push`). It
+//! promises that each node comes out of exactly one `take_all`. Checked by the models `push_stack` and `pool` of
+//! `loom-tests/`.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use super::{Adapter, Fifo};
+use crate::primitive::atomic::{AtomicPtr, Ordering};
+use crate::primitive::mutant::mutant;
+
+/// A stack that any thread may push to, and from which one takes all.
+#[derive(Debug)]
+pub(crate) struct PushStack<A: Adapter> {
+    head: AtomicPtr<A::Node>,
+}
+
+impl<A: Adapter> PushStack<A> {
+    // Not const: loom's atomics register themselves when they are made.
+    #[cfg(all(test, loom))]
+    pub(crate) fn new() -> Self {
+        Self { head: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    #[cfg(not(all(test, loom)))]
+    pub(crate) const fn new() -> Self {
+        Self { head: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Pushes one node; returns whether the stack was empty.
+    ///
+    /// # Safety
+    ///
+    /// - `node` is valid until it has been taken out again.
+    /// - The caller owns `node`, and gives it up.
+    pub(crate) unsafe fn push(&self, node: NonNull<A::Node>) -> bool {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: valid and still ours until the exchange below succeeds (contract).
+            unsafe { A::link(node.as_ref()).set(NonNull::new(head)) };
+            let order = if mutant!("push_relaxed") { Ordering::Relaxed } else { Ordering::Release };
+            // Release: pairs with the Acquire of `take_all`.
+            match self.head.compare_exchange_weak(head, node.as_ptr(), order, Ordering::Relaxed) {
+                Ok(_) => return head.is_null(),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Puts a chain back if the stack is empty; otherwise returns the chain.
+    ///
+    /// This is how a taker that wanted only part of what it took returns the rest without walking it.
+    pub(crate) fn put_back(&self, chain: Chain<A>) -> Result<(), Chain<A>> {
+        let Some(first) = chain.next else { return Ok(()) };
+        // Release: pairs with the Acquire of `take_all`.
+        match self.head.compare_exchange(ptr::null_mut(), first.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(chain),
+        }
+    }
+
+    /// Takes everything, last pushed first.
+    pub(crate) fn take_all(&self) -> Chain<A> {
+        // An empty stack is left alone: a swap would take the cache line from the pushers for nothing.
+        if self.head.load(Ordering::Relaxed).is_null() {
+            return Chain::new();
+        }
+        // Acquire: pairs with the Release of `push` and `put_back`.
+        let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
+        Chain { next: NonNull::new(head), adapter: PhantomData }
+    }
+
+    /// Whether nothing is there at this moment.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed).is_null()
+    }
+}
+
+/// What `take_all` took: an owned chain of nodes, last pushed first.
+#[derive(Debug)]
+pub(crate) struct Chain<A: Adapter> {
+    next: Option<NonNull<A::Node>>,
+    adapter: PhantomData<A>,
+}
+
+impl<A: Adapter> Chain<A> {
+    /// No nodes.
+    pub(crate) const fn new() -> Self {
+        Self { next: None, adapter: PhantomData }
+    }
+
+    /// The chain that starts at an owned node.
+    ///
+    /// # Safety
+    ///
+    /// `first` leads a chain whose nodes the caller owns.
+    pub(crate) unsafe fn from_first(first: NonNull<A::Node>) -> Self {
+        Self { next: Some(first), adapter: PhantomData }
+    }
+
+    /// The first node, still in the chain.
+    pub(crate) fn first(&self) -> Option<NonNull<A::Node>> {
+        self.next
+    }
+
+    /// Detaches the first node.
+    pub(crate) fn pop(&mut self) -> Option<NonNull<A::Node>> {
+        let node = self.next?;
+        // SAFETY: the chain owns its nodes, and they are valid until taken out (contract of `push`).
+        self.next = unsafe { A::link(node.as_ref()).get() };
+        Some(node)
+    }
+
+    /// Adds an owned node in front.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PushStack::push`].
+    pub(crate) unsafe fn prepend(&mut self, node: NonNull<A::Node>) {
+        // SAFETY: the caller owns the node.
+        unsafe { A::link(node.as_ref()).set(self.next) };
+        self.next = Some(node);
+    }
+
+    /// The nodes in the order in which they were pushed.
+    pub(crate) fn into_fifo(mut self) -> Fifo<A> {
+        let mut fifo = Fifo::new();
+        while let Some(node) = self.pop() {
+            // SAFETY: the chain owned the node.
+            unsafe { fifo.push_front(node) };
+        }
+        fifo
+    }
+}

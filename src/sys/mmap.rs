@@ -1,0 +1,204 @@
+//! Anonymous mappings, guard pages, and giving pages back.
+//!
+//! References: mmap(2), madvise(2) (`MADV_GUARD_INSTALL` since Linux 6.13), mprotect(2).
+#![allow(unsafe_code)] // # Safety: a `Mapping` owns its address range; the functions act on ranges of one.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+use crate::primitive::atomic::{AtomicU64, Ordering};
+
+// From the kernel's interface; not in every version of the C library's headers.
+const MADV_GUARD_INSTALL: libc::c_int = 102;
+
+static MAPPED: AtomicU64 = AtomicU64::new(0);
+static UNMAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Calls of `mmap` that succeeded, since the start.
+pub(crate) fn mapped() -> u64 {
+    MAPPED.load(Ordering::Relaxed)
+}
+
+/// Calls of `munmap`, since the start.
+pub(crate) fn unmapped() -> u64 {
+    UNMAPPED.load(Ordering::Relaxed)
+}
+
+/// The size of a page in bytes.
+pub(crate) fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: sysconf has no preconditions.
+    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
+}
+
+/// How a guard page was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// By `MADV_GUARD_INSTALL`: costs no mapping.
+    Marker,
+    /// By `mprotect`: splits a mapping in two.
+    Protection,
+}
+
+/// A private anonymous mapping of zeroes, readable and writable, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range of the process; no thread owns it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Reserves `len` bytes of address space. Memory is committed when a page is touched, a small page at a time.
+    pub(crate) fn reserve(len: usize) -> io::Result<Self> {
+        #[cfg(test)]
+        fault::check(fault::Call::Mmap)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(explain(io::Error::last_os_error()));
+        }
+        MAPPED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the range is the mapping just made. A kernel without huge pages refuses: nothing to forbid then.
+        unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+        let base = NonNull::new(base.cast()).expect("mmap returned null without a fixed address");
+        Ok(Self { base, len })
+    }
+
+    /// The lowest address.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Gives the mapping up for good: it stays mapped until the process ends.
+    pub(crate) fn leak(self) -> NonNull<u8> {
+        std::mem::ManuallyDrop::new(self).base
+    }
+
+    /// Makes the range fault on every access from now on, by the cheapest means that this kernel has.
+    pub(crate) fn guard(base: NonNull<u8>, len: usize) -> io::Result<Guard> {
+        #[cfg(test)]
+        fault::check(fault::Call::Guard)?;
+        if !cfg!(aioco_force_mprotect) {
+            // SAFETY: the caller's range is part of a mapping of its own; the kernel drops its contents and marks it.
+            if unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_GUARD_INSTALL) } == 0 {
+                return Ok(Guard::Marker);
+            }
+            // Older kernels don't know the advice; locked memory can't have it.
+        }
+        // SAFETY: as above.
+        let result = unsafe { libc::mprotect(base.as_ptr().cast(), len, libc::PROT_NONE) };
+        super::check(result).map_err(explain)?;
+        Ok(Guard::Protection)
+    }
+
+    /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay.
+    ///
+    /// # Safety
+    ///
+    /// Nothing in the range is needed any more.
+    pub(crate) unsafe fn discard(base: NonNull<u8>, len: usize) {
+        // SAFETY: the contents are dead (contract). On failure the pages merely stay.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever drops it has given up all references into it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        UNMAPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Adds the likely cause to an ENOMEM: a process may have only `vm.max_map_count` mappings.
+fn explain(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOMEM) {
+        return error;
+    }
+    let Some((used, limit)) = mapping_counts() else { return error };
+    // The kernel refuses when the count would pass the limit; one call may need two mappings more.
+    if used + 2 < limit {
+        return io::Error::new(error.kind(), format!("cannot map memory for a coroutine stack: {error}"));
+    }
+    io::Error::new(
+        error.kind(),
+        format!(
+            "cannot map memory for a coroutine stack: the process has {used} mappings and vm.max_map_count is {limit}: \
+             raise it with `sysctl -w vm.max_map_count=N`, or keep fewer coroutines alive"
+        ),
+    )
+}
+
+/// Mappings that this process has, and the limit.
+fn mapping_counts() -> Option<(usize, usize)> {
+    use std::io::Read;
+
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    // A fixed buffer: when mappings have run out, an allocation of any size may fail too.
+    let mut maps = std::fs::File::open("/proc/self/maps").ok()?;
+    let mut buffer = [0; 4096];
+    let mut used = 0;
+    loop {
+        match maps.read(&mut buffer) {
+            Ok(0) => return Some((used, limit)),
+            Ok(n) => used += buffer[..n].iter().filter(|&&byte| byte == b'\n').count(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Seam for tests: system calls that fail on demand, in the calling thread.
+#[cfg(test)]
+pub(crate) mod fault {
+    use std::cell::Cell;
+    use std::io;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Call {
+        Mmap,
+        Guard,
+    }
+
+    #[allow(clippy::disallowed_macros, reason = "test seam; read by no coroutine across a switch")]
+    mod armed {
+        use super::*;
+        std::thread_local! {
+            pub(super) static ARMED: Cell<Option<(Call, u32)>> = const { Cell::new(None) };
+        }
+    }
+    use armed::ARMED;
+
+    /// From the `nth` (from 0) such call on, all fail with ENOMEM, until `heal`.
+    pub(crate) fn fail_from(call: Call, nth: u32) {
+        ARMED.set(Some((call, nth)));
+    }
+
+    pub(crate) fn heal() {
+        ARMED.set(None);
+    }
+
+    pub(super) fn check(call: Call) -> io::Result<()> {
+        match ARMED.get() {
+            Some((armed, 0)) if armed == call => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+            Some((armed, n)) if armed == call => {
+                ARMED.set(Some((armed, n - 1)));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

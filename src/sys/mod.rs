@@ -1,0 +1,42 @@
+//! The only place that talks to the kernel.
+//!
+//! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
+//! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of one ([`poll`]), and a call at thread exit
+//! ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`.
+//!
+//! # Safety
+//!
+//! This folder uses no other module of the crate but `primitive`. Its functions are safe where the kernel checks all that
+//! matters; where they aren't, their contract says what the caller must know.
+
+pub(crate) mod epoll;
+pub(crate) mod eventfd;
+pub(crate) mod mmap;
+pub(crate) mod poll;
+pub(crate) mod thread_exit;
+
+use std::io;
+use std::time::Duration;
+
+/// The result of a system call that reports failure by -1 and `errno`.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Repeats a system call for as long as a signal interrupts it.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// A timeout for the kernel; durations that don't fit saturate.
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: duration.subsec_nanos() as _,
+    }
+}

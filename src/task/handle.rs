@@ -1,0 +1,75 @@
+//! The owner's side of a spawned coroutine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+
+use super::outcome::Outcome;
+use crate::coroutine::{Home, Target, in_coroutine};
+use crate::park;
+
+/// Waits for a spawned coroutine, or cancels it. Dropping it lets the coroutine go on by itself.
+///
+/// A detached coroutine's panic does what a detached thread's does: the panic hook reports it, and that is all.
+pub struct JoinHandle<T> {
+    outcome: Arc<Outcome<T>>,
+    home: Arc<dyn Home>,
+    target: Target,
+}
+
+impl<T> JoinHandle<T> {
+    pub(super) fn new(outcome: Arc<Outcome<T>>, home: Arc<dyn Home>, target: Target) -> Self {
+        Self { outcome, home, target }
+    }
+
+    /// Waits for the coroutine's end.
+    ///
+    /// A coroutine parks; the thread of the coroutine's home, outside of coroutines, runs its loop meanwhile; any other
+    /// thread blocks.
+    ///
+    /// ```
+    /// let context = aioco::AioContext::new()?;
+    /// let handle = context.spawn(|| 6 * 7)?;
+    /// assert_eq!(handle.join().unwrap(), 42);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The panic payload, if the coroutine panicked; it is a [`Cancelled`](crate::coroutine::Cancelled) if it was cancelled or its context
+    /// ended first.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](park::park()), if the caller is a coroutine.
+    pub fn join(self) -> thread::Result<T> {
+        loop {
+            if let Some(result) = self.outcome.take_or_wait(park::waker()) {
+                return result;
+            }
+            if self.home.is_current() && !in_coroutine() {
+                self.home.clone().turn();
+            } else {
+                park::park();
+            }
+        }
+    }
+
+    /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is dropped.
+    ///
+    /// Doesn't wait for it. See the [module on coroutines](crate::coroutine) for what a cancelled coroutine may do.
+    pub fn cancel(&self) {
+        self.target.cancel();
+    }
+
+    /// Whether the coroutine has ended, so that [`join`](Self::join) won't wait.
+    pub fn is_finished(&self) -> bool {
+        self.outcome.is_decided()
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("is_finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}

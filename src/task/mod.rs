@@ -1,0 +1,89 @@
+//! Spawned coroutines and their join handles.
+//!
+//! A spawned coroutine and its [`JoinHandle`] share an [`Outcome`]: the coroutine puts its result there and wakes
+//! whoever waits. The coroutine's side is a guard, so the outcome is decided whatever becomes of the coroutine: it
+//! returns, panics, is unwound, or is dropped before it starts.
+#![allow(unsafe_code)] // # Safety: only forwards the contract of `Builder::spawn`.
+
+mod handle;
+mod outcome;
+
+pub use handle::JoinHandle;
+
+use std::io;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::process;
+use std::sync::Arc;
+
+use crate::coroutine::{self, Builder, Home};
+use outcome::{Completion, Outcome};
+
+/// Spawns `f` on `home`: it runs there, on its thread, at one of the next turns.
+///
+/// This is for loops of your own; [`AioContext`](crate::AioContext) has `spawn` itself.
+///
+/// # Errors
+///
+/// If no stack can be had.
+#[track_caller]
+pub fn spawn_on<T: Send + 'static>(
+    home: &Arc<dyn Home>,
+    builder: Builder,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // SAFETY: `f` is `Send` and borrows nothing.
+    unsafe { spawn_unchecked(home, builder, Location::caller(), f, |completion| completion.decide_cancelled()) }
+}
+
+/// Spawns, on the calling thread's own `home`, a coroutine that may borrow. If it refuses to be unwound, so that its
+/// borrows can't be ended, the process aborts.
+///
+/// # Safety
+///
+/// - `home` is the calling thread's.
+/// - What `f` and its result borrow lives until the returned handle is finished.
+pub(crate) unsafe fn spawn_scoped<T>(
+    home: &Arc<dyn Home>,
+    location: &'static Location<'static>,
+    f: impl FnOnce() -> T,
+) -> io::Result<JoinHandle<T>> {
+    // SAFETY: passed on.
+    unsafe {
+        spawn_unchecked(home, Builder::new(), location, f, |_| {
+            eprintln!("a coroutine with borrows, spawned at {location}, refuses to be unwound");
+            process::abort();
+        })
+    }
+}
+
+/// # Safety
+///
+/// - `f` may be sent to the home's thread, or this is that thread.
+/// - What `f` and its result borrow lives until the coroutine has ended.
+unsafe fn spawn_unchecked<T>(
+    home: &Arc<dyn Home>,
+    builder: Builder,
+    location: &'static Location<'static>,
+    f: impl FnOnce() -> T,
+    on_abandon: impl Fn(&Completion<T>),
+) -> io::Result<JoinHandle<T>> {
+    let outcome = Arc::new(Outcome::new());
+    let completion = Completion::new(outcome.clone());
+    let mut target = None;
+    let body = |own| {
+        target = Some(own);
+        move || {
+            // Taken whole, so that it is dropped, and the outcome decided, if the body is dropped unrun.
+            let completion = completion;
+            let abandoned = || on_abandon(&completion);
+            // SAFETY: the hook lives in this frame, which the coroutine can't leave but by ending.
+            unsafe { coroutine::on_abandon(&abandoned) };
+            let result = panic::catch_unwind(AssertUnwindSafe(f));
+            completion.complete(result);
+        }
+    };
+    // SAFETY: passed on; the body catches panics.
+    unsafe { builder.spawn(home.clone(), location, body)? };
+    let target = target.expect("spawn calls the maker of the body");
+    Ok(JoinHandle::new(outcome, home.clone(), target))
+}
