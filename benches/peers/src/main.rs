@@ -6,20 +6,23 @@
 //!
 //! [`body`] has what the coroutines do, [`runtime`] a file for each runtime, [`loops`] what is timed and [`parked`]
 //! what is weighed; [`groups`] has the tables that put them together, which [`run`] runs with the means of [`measure`].
-//! [`report`] shows the result.
+//! [`report`] and [`plot`] show the result.
 
 mod body;
 mod groups;
 mod loops;
 mod measure;
 mod parked;
+mod plot;
 mod report;
 mod run;
 mod runtime;
 
+use std::fs;
 use std::io::{self, Write};
 use std::iter;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -43,6 +46,10 @@ struct Arguments {
     /// How to print the figures
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+
+    /// Also draw the minima as a bar chart
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 
     /// How many repetitions of each loop count
     #[arg(long, value_name = "NUMBER", default_value = "21")]
@@ -123,11 +130,16 @@ fn main() -> ExitCode {
 fn measure_and_report(arguments: &Arguments, selection: &[(&Group, &Case)]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     arguments.format.write_header(&mut out)?;
+    let mut all_rows = Vec::new();
     for (group, case) in selection {
         let mut rows = run::run(case, arguments.rounds.get());
         rows.retain(|row| arguments.wants_figure(case, &row.case));
         arguments.format.write_rows(&mut out, group, case, &rows)?;
         out.flush()?;
+        all_rows.extend(rows);
+    }
+    if let Some(path) = &arguments.plot {
+        fs::write(path, plot::draw(&all_rows))?;
     }
     Ok(())
 }
