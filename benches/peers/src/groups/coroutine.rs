@@ -4,7 +4,7 @@ use super::{Case, Contestant, Cores, Group, Method, Shortfall};
 use crate::loops;
 use crate::measure::Loop;
 use crate::parked;
-use crate::runtime::{AsyncBoxed, Corosensei, Fcontext, Generator, NaivePool, Runtime, tokio};
+use crate::runtime::{Aioco, AsyncBoxed, Corosensei, Fcontext, Generator, NaivePool, Runtime, tokio};
 
 /// A table of contestants: the same generic function for each of the runtimes listed, then others by name.
 ///
@@ -48,7 +48,7 @@ pub const GROUP: Group = Group {
                 1,
                 contestants!(
                     R => loops::switch::<R>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::switch
                 ),
             ),
@@ -60,7 +60,7 @@ pub const GROUP: Group = Group {
                 1,
                 contestants!(
                     R => loops::switch_deep::<R>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::switch_deep
                 ),
             ),
@@ -72,12 +72,13 @@ pub const GROUP: Group = Group {
                 1,
                 contestants!(
                     R => loops::lifecycle::<R>,
-                    [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::lifecycle
                 ),
             ),
         },
         Case {
+            // Without aioco: it never maps a stack for one coroutine. Its cold cost is `parked-1m-create`.
             name: "new-stack",
             about: "create, enter, end, each on a newly mapped stack",
             method: on_one_core(
@@ -95,7 +96,7 @@ pub const GROUP: Group = Group {
                 1,
                 contestants!(
                     R => loops::cost::<R>,
-                    [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::cost
                 ),
             ),
@@ -107,7 +108,7 @@ pub const GROUP: Group = Group {
                 loops::BATCH,
                 contestants!(
                     R => loops::deep_batch::<R>,
-                    [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::deep_batch
                 ),
             ),
@@ -119,7 +120,7 @@ pub const GROUP: Group = Group {
                 loops::NESTED,
                 contestants!(
                     R => loops::nesting::<R>,
-                    [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::nesting
                 ),
             ),
@@ -131,7 +132,7 @@ pub const GROUP: Group = Group {
                 64,
                 contestants!(
                     R => loops::round_robin::<R, 64>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::round_robin::<64>
                 ),
             ),
@@ -143,7 +144,7 @@ pub const GROUP: Group = Group {
                 1024,
                 contestants!(
                     R => loops::round_robin::<R, 1024>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::round_robin::<1024>
                 ),
             ),
@@ -153,7 +154,7 @@ pub const GROUP: Group = Group {
             about: "one thread creates, another enters and ends, at most 64 behind",
             method: on_two_cores(contestants!(
                 R => loops::cross_thread::<R>,
-                [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                 tokio => tokio::cross_thread
             )),
         },
@@ -162,7 +163,7 @@ pub const GROUP: Group = Group {
             about: "create, enter, end on two threads at once, per coroutine of one thread",
             method: on_two_cores(contestants!(
                 R => loops::two_threads::<R>,
-                [Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
+                [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed],
                 tokio => tokio::two_threads
             )),
         },
@@ -174,7 +175,7 @@ pub const GROUP: Group = Group {
                 shortfall: Shortfall::Report,
                 contestants: contestants!(
                     R => parked::park::<R>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::parked
                 ),
             },
@@ -187,7 +188,7 @@ pub const GROUP: Group = Group {
                 shortfall: Shortfall::LeaveOut,
                 contestants: contestants!(
                     R => parked::park::<R>,
-                    [Corosensei, Generator, Fcontext, AsyncBoxed],
+                    [Aioco, Corosensei, Generator, Fcontext, AsyncBoxed],
                     tokio => tokio::parked
                 ),
             },

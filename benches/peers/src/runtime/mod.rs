@@ -1,6 +1,7 @@
 //! The runtimes that are compared, one a file, behind one trait, so that the loops are written once and inlined into
 //! each. tokio has no way to enter a task by hand and brings loops of its own.
 
+mod aioco;
 mod async_boxed;
 mod corosensei;
 mod fcontext;
@@ -10,6 +11,7 @@ pub mod tokio;
 
 use std::io;
 
+pub use self::aioco::Aioco;
 pub use self::async_boxed::AsyncBoxed;
 pub use self::corosensei::Corosensei;
 pub use self::fcontext::Fcontext;
