@@ -190,6 +190,7 @@ struct Local {
 }
 
 impl Shared {
+    /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place in `f`.
     fn with_local<R>(&self, f: impl FnOnce(&mut Local) -> R) -> Option<R> {
         self.local.with(|local| local.as_mut().map(f))
     }
@@ -275,8 +276,10 @@ impl Shared {
 impl Home for Shared {
     fn schedule(&self, woken: Woken) {
         if self.is_current() {
-            // If the context has ended, the turn is dropped.
-            self.with_local(|local| local.ready.push_back(woken));
+            let mut woken = Some(woken);
+            self.with_local(|local| woken.take().map(|woken| local.ready.push_back(woken)));
+            // If the context has ended, the turn is dropped here, where user code may run.
+            drop(woken);
             return;
         }
         self.pushed.push(woken);
@@ -295,7 +298,7 @@ impl Home for Shared {
 
     fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch> {
         let mut fired = Vec::new();
-        let watch = self.with_local(|local| local.monitor.watch(fd, interest, waker, &mut fired));
+        let watch = self.with_local(|local| local.monitor.watch(fd, interest, &waker, &mut fired));
         fired.into_iter().for_each(Waker::wake);
         match watch {
             Some(watch) => watch.map(|number| Watch(number << 1)),
@@ -304,16 +307,16 @@ impl Home for Shared {
     }
 
     fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch {
-        let number = self.with_local(|local| local.timers.set(deadline, waker));
+        let number = self.with_local(|local| local.timers.set(deadline, waker.clone()));
         Watch(number.unwrap_or_default() << 1 | 1)
     }
 
     fn unwatch(&self, Watch(key): Watch) -> bool {
-        let fired = self.with_local(|local| match key & 1 {
+        let withdrawn = self.with_local(|local| match key & 1 {
             0 => local.monitor.unwatch(key >> 1),
             _ => local.timers.withdraw(key >> 1),
         });
-        fired.unwrap_or(true)
+        withdrawn.flatten().is_none()
     }
 
     fn turn(self: Arc<Self>) {

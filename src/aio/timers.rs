@@ -22,12 +22,10 @@ impl Timers {
         number
     }
 
-    /// Withdraws a timer. Returns whether it had fired.
-    pub(super) fn withdraw(&mut self, number: u64) -> bool {
-        match self.deadlines.remove(&number) {
-            Some(deadline) => self.queue.remove(&(deadline, number)).is_none(),
-            None => true,
-        }
+    /// Withdraws a timer. Returns its waker, unless it has fired.
+    pub(super) fn withdraw(&mut self, number: u64) -> Option<Waker> {
+        let deadline = self.deadlines.remove(&number)?;
+        self.queue.remove(&(deadline, number))
     }
 
     /// How long to wait for the next one; zero if it is due.

@@ -8,7 +8,7 @@
 //!    whoever it was sent to.
 //! 3. After the start all other fields belong to the home thread, but for rule 4.
 //! 4. Whoever owns the queue entry (got [`Wake::Schedule`](super::state::Wake) from `state`) may use `links.next`, and
-//!    may read `home` and `thread`: the home thread doesn't write them while `PARKED` or `SCHEDULED` is set.
+//!    may read `home`: the home thread doesn't write it while `PARKED` or `SCHEDULED` is set.
 //! 5. A block in the pool belongs to the pool.
 //!
 //! # Safety
@@ -19,21 +19,23 @@
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::mem::{self, MaybeUninit};
-use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::home::Home;
+use super::label::Label;
+use super::root;
 use super::stack::Class;
 use super::state::State;
 use super::switch::Fiber;
 use crate::lockfree::{Adapter, Fifo, Link};
 use crate::pool::{PoolLinks, Pooled};
+use crate::primitive::atomic::AtomicU32;
 
 /// What a coroutine is doing, as its home thread knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// In the pool, or ended.
+    /// In the pool, or in the last queue of a coroutine that has ended.
     Free,
     /// Created, not yet entered.
     Unstarted,
@@ -45,19 +47,60 @@ pub(crate) enum Phase {
     Requeued,
     /// Suspended by `park`.
     Parked,
-    /// Its body returned; it is about to be retired.
+    /// Its body returned.
     Returned,
-    /// Its body panicked; the thread's record has the payload.
+    /// Its body panicked, and left the payload in the thread's record.
     Panicked,
     /// It refused to be unwound, and will never be resumed.
     Abandoned,
 }
 
-/// Runs, or drops unrun, the closure in a block's storage.
-pub(crate) type Entry = unsafe fn(&Block, Action);
+/// What a coroutine has beyond the plain one that yields and returns: whoever finds this empty after a switch has nothing to
+/// look after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extras(u16);
+
+impl Extras {
+    /// It can't go on: the payload of a panic is to be picked up, or its stack is to be given up.
+    pub(super) const BROKEN: Self = Self(1 << 8);
+    pub(super) const NONE: Self = Self(0);
+    /// Its home drives it; otherwise the owner of its handle does.
+    pub(super) const SPAWNED: Self = Self(1 << 0);
+    /// `home` is set.
+    pub(super) const HOME: Self = Self(1 << 1);
+    /// It has a name.
+    pub(super) const NAME: Self = Self(1 << 2);
+    /// `woken` isn't empty.
+    pub(super) const WOKEN: Self = Self(1 << 3);
+    /// It is to unwind: each of its suspensions raises.
+    pub(super) const UNWIND: Self = Self(1 << 4);
+    /// It was entered while its thread was unwinding from a panic outside of it.
+    pub(super) const ENTERED_UNWINDING: Self = Self(1 << 5);
+    /// No handle owns it: when it ends, its block is freed at once.
+    pub(super) const DETACHED: Self = Self(1 << 7);
+    /// `on_abandon` is set.
+    pub(super) const ABANDON_HOOK: Self = Self(1 << 6);
+
+    pub(super) const fn with(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+
+    pub(super) const fn without(self, less: Self) -> Self {
+        Self(self.0 & !less.0)
+    }
+
+    pub(super) const fn has(self, some: Self) -> bool {
+        self.0 & some.0 != 0
+    }
+}
+
+/// Runs, or drops unrun, the closure in a block's storage. Run, it is the entry function of the block's fiber, at whose end it
+/// leaves the stack. It doesn't unwind: the payload of a panic is left in the thread's record.
+pub(crate) type Entry = unsafe extern "C" fn(&'static Block, Action);
 
 /// What an [`Entry`] is to do with the closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Action {
     Run,
     Drop,
@@ -66,44 +109,43 @@ pub(crate) enum Action {
 /// Words of closure that fit in the block; a larger one is boxed.
 const INLINE_WORDS: usize = 4;
 
-type Storage = MaybeUninit<[usize; INLINE_WORDS]>;
+type Storage = [MaybeUninit<usize>; INLINE_WORDS];
 
-/// A coroutine's control block.
-#[repr(align(64))]
+/// A coroutine's control block. What the life of a plain coroutine touches comes first, in two cache lines.
+#[repr(C, align(64))]
 pub(crate) struct Block {
+    pub(super) fiber: Fiber,
     pub(super) state: State,
+    pub(super) phase: Cell<Phase>,
+    pub(super) class: Cell<Class>,
+    pub(super) extras: Cell<Extras>,
+    /// The thread that it belongs to: set when a spawned coroutine starts, and when any parks.
+    pub(super) thread: AtomicU32,
     pub(super) links: PoolLinks<Block>,
+    entry: Cell<Entry>,
+    storage: UnsafeCell<Storage>,
+    pub(super) label: UnsafeCell<Label>,
     /// Coroutines that this one woke since it was resumed.
     pub(super) woken: UnsafeCell<Fifo<RunAdapter>>,
-    pub(super) phase: Cell<Phase>,
-    /// Each suspension from now on unwinds.
-    pub(super) unwind: Cell<bool>,
-    /// How often an unwind was raised in this coroutine; see [`super::unwind`].
-    pub(super) raised: Cell<u8>,
-    /// Whether it was entered while its thread was unwinding from a panic outside of it.
-    pub(super) entered_unwinding: Cell<bool>,
-    /// Whether its home drives it; otherwise the owner of its handle does.
-    pub(super) spawned: Cell<bool>,
-    pub(super) class: Cell<Class>,
+    pub(super) home: UnsafeCell<Option<Arc<dyn Home>>>,
+    /// Called if the coroutine is abandoned. It lives on the coroutine's stack.
+    pub(super) on_abandon: Cell<Option<NonNull<dyn Fn()>>>,
     /// This block's place in the table.
     pub(super) slot: Cell<u32>,
     /// Spawned and started: its place in the thread's list of live coroutines.
     pub(super) live_index: Cell<u32>,
-    /// The thread it was started on.
-    pub(super) thread: Cell<u32>,
-    pub(super) fiber: Fiber,
-    /// Called if the coroutine is abandoned. It lives on the coroutine's stack.
-    pub(super) on_abandon: Cell<Option<NonNull<dyn Fn()>>>,
-    entry: Cell<Option<Entry>>,
-    storage: UnsafeCell<Storage>,
-    pub(super) home: UnsafeCell<Option<Arc<dyn Home>>>,
-    pub(super) label: UnsafeCell<Label>,
+    /// How often an unwind was raised in this coroutine; see [`super::unwind`].
+    pub(super) raised: Cell<u8>,
 }
 
 // SAFETY: fields other than the atomic `state` are touched only by whoever owns them at that moment, by the rules above.
 unsafe impl Sync for Block {}
 
-const _: () = assert!(mem::size_of::<Block>() <= 256, "a control block is at most four cache lines");
+#[cfg(jump_switch)]
+const _: () = assert!(
+    mem::size_of::<Block>() == 192 && mem::offset_of!(Block, storage) == 64 && mem::offset_of!(Block, woken) == 112,
+    "a control block is three cache lines, of which a plain coroutine touches two"
+);
 
 impl fmt::Debug for Block {
     /// Names the block only: its fields may be another thread's.
@@ -115,24 +157,22 @@ impl fmt::Debug for Block {
 impl Block {
     pub(super) fn new(slot: u32) -> Self {
         Self {
+            fiber: Fiber::empty(),
             state: State::new(),
-            links: PoolLinks::new(),
-            woken: UnsafeCell::new(Fifo::new()),
             phase: Cell::new(Phase::Free),
-            unwind: Cell::new(false),
-            raised: Cell::new(0),
-            entered_unwinding: Cell::new(false),
-            spawned: Cell::new(false),
             class: Cell::new(Class::DEFAULT),
+            extras: Cell::new(Extras::NONE),
+            thread: AtomicU32::new(0),
+            links: PoolLinks::new(),
+            entry: Cell::new(no_body),
+            storage: UnsafeCell::new([MaybeUninit::uninit(); INLINE_WORDS]),
+            label: UnsafeCell::new(Label::none()),
+            woken: UnsafeCell::new(Fifo::new()),
+            home: UnsafeCell::new(None),
+            on_abandon: Cell::new(None),
             slot: Cell::new(slot),
             live_index: Cell::new(0),
-            thread: Cell::new(0),
-            fiber: Fiber::empty(),
-            on_abandon: Cell::new(None),
-            entry: Cell::new(None),
-            storage: UnsafeCell::new(MaybeUninit::uninit()),
-            home: UnsafeCell::new(None),
-            label: UnsafeCell::new(Label::default()),
+            raised: Cell::new(0),
         }
     }
 
@@ -144,29 +184,54 @@ impl Block {
     /// - `f` is valid until the coroutine has ended.
     #[inline]
     pub(super) unsafe fn store<F: FnOnce()>(&self, f: F) {
-        const { assert!(mem::align_of::<Storage>() == mem::align_of::<usize>()) };
-        if fits_inline::<F>() {
-            // SAFETY: the storage is ours, empty, and large and aligned enough.
-            unsafe { self.storage.get().cast::<F>().write(f) };
-            self.entry.set(Some(run_inline::<F>));
-        } else {
-            // SAFETY: as above; a box is one word.
-            unsafe { self.storage.get().cast::<Box<F>>().write(Box::new(f)) };
-            self.entry.set(Some(run_boxed::<F>));
+        // SAFETY: the storage is ours, empty, and large and aligned enough: a box is one word.
+        unsafe {
+            if fits_inline::<F>() {
+                write_words(self.storage.get(), f);
+                self.entry.set(run_inline::<F>);
+            } else {
+                write_words(self.storage.get(), Box::new(f));
+                self.entry.set(run_boxed::<F>);
+            }
         }
     }
 
-    /// Runs, or drops unrun, the stored closure. Returns `false` if there is none.
+    /// What was stored.
+    #[inline(always)]
+    pub(super) fn entry(&self) -> Entry {
+        self.entry.get()
+    }
+
+    /// Adds to the extras.
+    pub(super) fn add_extra(&self, extra: Extras) {
+        self.extras.set(self.extras.get().with(extra));
+    }
+
+    /// Takes from the extras.
+    pub(super) fn remove_extra(&self, extra: Extras) {
+        self.extras.set(self.extras.get().without(extra));
+    }
+
+    /// Whether the coroutine has this extra.
+    #[inline(always)]
+    pub(super) fn has(&self, extra: Extras) -> bool {
+        self.extras.get().has(extra)
+    }
+
+    /// Drops what the extras say is there, before the block goes back to the pool.
     ///
     /// # Safety
     ///
-    /// The caller owns the block.
-    #[inline(always)]
-    pub(super) unsafe fn consume(&self, action: Action) -> bool {
-        let Some(entry) = self.entry.take() else { return false };
-        // SAFETY: `entry` was set together with the storage, and is gone now, so this happens once.
-        unsafe { entry(self, action) };
-        true
+    /// The caller owns the block, whose coroutine has ended.
+    #[cold]
+    pub(super) unsafe fn clear_extras(&self) {
+        self.extras.set(Extras::NONE);
+        self.raised.set(0);
+        // SAFETY: ours (contract).
+        unsafe {
+            *self.home.get() = None;
+            *self.label.get() = Label::none();
+        }
     }
 
     /// Marks the coroutine as one that will never be resumed.
@@ -176,7 +241,10 @@ impl Block {
     /// The caller owns the block, and its coroutine has started and not ended.
     pub(super) unsafe fn abandon(&self) {
         self.phase.set(Phase::Abandoned);
-        if let Some(hook) = self.on_abandon.take() {
+        self.add_extra(Extras::BROKEN);
+        if self.has(Extras::ABANDON_HOOK)
+            && let Some(hook) = self.on_abandon.take()
+        {
             // SAFETY: the hook lives as long as the coroutine (contract of `on_abandon`).
             unsafe { hook.as_ref()() };
         }
@@ -193,31 +261,80 @@ impl Block {
     }
 }
 
+/// The entry of a block that has never had a body.
+unsafe extern "C" fn no_body(_: &'static Block, _: Action) {
+    unreachable!("a coroutine without a body was started");
+}
+
 const fn fits_inline<F>() -> bool {
     mem::size_of::<F>() <= mem::size_of::<Storage>() && mem::align_of::<F>() <= mem::align_of::<Storage>()
 }
 
+/// Writes a value, a whole word at a time.
+///
+/// It is read back within nanoseconds, while the writes are still in the CPU's store buffer, and a read that needs two of them,
+/// or a part of memory beside one, waits until they have left it. So both sides use the same units: volatile, for the compiler
+/// would combine them.
+///
 /// # Safety
 ///
-/// The block's storage holds an `F`, which is taken out.
-unsafe fn run_inline<F: FnOnce()>(block: &Block, action: Action) {
+/// `T` fits into the storage, to which the caller may write.
+#[inline(always)]
+unsafe fn write_words<T>(storage: *mut Storage, value: T) {
+    let mut words = [MaybeUninit::uninit(); INLINE_WORDS];
+    // SAFETY: `T` fits (contract), and only words of the two arrays are copied.
+    unsafe {
+        words.as_mut_ptr().cast::<T>().write(value);
+        for (i, word) in words.iter().enumerate().take(words_of::<T>()) {
+            storage.cast::<MaybeUninit<usize>>().add(i).write_volatile(*word);
+        }
+    }
+}
+
+/// Reads a value that [`write_words`] wrote.
+///
+/// # Safety
+///
+/// The storage holds a `T`, and is the caller's, who takes the value out.
+#[inline(always)]
+unsafe fn read_words<T>(storage: *const Storage) -> T {
+    let mut words = [MaybeUninit::uninit(); INLINE_WORDS];
+    // SAFETY: as in `write_words`.
+    unsafe {
+        for (i, word) in words.iter_mut().enumerate().take(words_of::<T>()) {
+            *word = storage.cast::<MaybeUninit<usize>>().add(i).read_volatile();
+        }
+        words.as_ptr().cast::<T>().read()
+    }
+}
+
+const fn words_of<T>() -> usize {
+    mem::size_of::<T>().div_ceil(mem::size_of::<usize>())
+}
+
+/// # Safety
+///
+/// - The block's storage holds an `F`, which is taken out.
+/// - To run it: called by `Fiber::start`.
+unsafe extern "C" fn run_inline<F: FnOnce()>(block: &'static Block, action: Action) {
     // SAFETY: contract.
-    let f = unsafe { block.storage.get().cast::<F>().read() };
+    let f = unsafe { read_words::<F>(block.storage.get()) };
     match action {
-        Action::Run => f(),
-        Action::Drop => drop(f),
+        Action::Run => root::run(block, f),
+        Action::Drop => root::discard(f),
     }
 }
 
 /// # Safety
 ///
-/// The block's storage holds a `Box<F>`, which is taken out.
-unsafe fn run_boxed<F: FnOnce()>(block: &Block, action: Action) {
+/// - The block's storage holds a `Box<F>`, which is taken out.
+/// - To run it: called by `Fiber::start`.
+unsafe extern "C" fn run_boxed<F: FnOnce()>(block: &'static Block, action: Action) {
     // SAFETY: contract.
-    let f = unsafe { block.storage.get().cast::<Box<F>>().read() };
+    let f = unsafe { read_words::<Box<F>>(block.storage.get()) };
     match action {
-        Action::Run => f(),
-        Action::Drop => drop(f),
+        Action::Run => root::run(block, f),
+        Action::Drop => root::discard(f),
     }
 }
 
@@ -241,25 +358,5 @@ unsafe impl Pooled for Block {
     #[inline(always)]
     fn links(&self) -> &PoolLinks<Self> {
         &self.links
-    }
-}
-
-/// How messages name a coroutine: by its name, if it has one, and by where it was created.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Label {
-    pub(crate) name: Option<Arc<str>>,
-    pub(crate) location: Option<&'static Location<'static>>,
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.name {
-            Some(name) => write!(f, "coroutine \"{name}\"")?,
-            None => f.write_str("unnamed coroutine")?,
-        }
-        match self.location {
-            Some(location) => write!(f, " (created at {location})"),
-            None => Ok(()),
-        }
     }
 }

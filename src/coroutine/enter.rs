@@ -1,7 +1,7 @@
 //! Entering coroutines: one flat loop.
 //!
-//! [`run`] resumes a coroutine and, when it comes back, the coroutines that it woke, and those that they woke, from the
-//! same loop frame: a chain of wakes of any length needs constant stack. The order is QEMU's: what the coroutine that has
+//! [`run`] resumes a coroutine and, when it comes back, the coroutines that it woke, and those that they woke, all from one
+//! loop frame ([`run_on`]): a chain of wakes of any length needs constant stack. The order is QEMU's: what the coroutine that has
 //! just run woke goes, in the order of the wakes, before everything that was pending earlier (depth first).
 //!
 //! # Who resumes what
@@ -22,19 +22,24 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::panic;
+use std::panic::{self, AssertUnwindSafe};
 
-use super::block::{Action, Block, Phase, RunAdapter};
+use super::block::{Action, Block, Extras, Phase, RunAdapter};
 use super::home::Woken;
 use super::state::Turn;
+use super::switch::Fiber;
 use super::thread::{Thread, this_thread};
 use super::{supply, unwind};
 use crate::lockfree::Fifo;
+use crate::primitive::atomic::Ordering;
 
-/// The `thread` of a block whose coroutine hasn't started.
+/// The `thread` of a block whose coroutine was spawned and hasn't started.
 pub(super) const UNSTARTED: u32 = 0;
 
 /// Resumes `first`, then what it woke; returns when all of them have yielded, parked or ended.
+///
+/// Inlined with the switch into whoever enters, so that no return lies between one switch and the next; what a plain coroutine
+/// doesn't need is outside, in [`run_on`].
 ///
 /// # Panics
 ///
@@ -43,107 +48,186 @@ pub(super) const UNSTARTED: u32 = 0;
 /// # Safety
 ///
 /// `first` is suspended or unstarted, this is its thread, and it stands in no queue that would run it.
-#[inline]
-pub(super) unsafe fn run(thread: &Thread, first: &'static Block) {
+#[inline(always)]
+pub(super) unsafe fn run(thread: &'static Thread, first: &'static Block, switch: Switch) -> &'static Block {
     let outer = thread.current.get();
-    let mut pending = Fifo::<RunAdapter>::new();
+    // SAFETY: passed on.
+    let (thread, first) = unsafe { switch_to(thread, first, switch, outer) };
+    if first.extras.get() != Extras::NONE {
+        run_on(thread, first, outer);
+    }
+    first
+}
+
+/// How to get into a coroutine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Switch {
+    /// It hasn't started.
+    Start,
+    /// It is suspended.
+    Resume,
+}
+
+/// Switches to a coroutine and back. Returns the thread and the block once more, in registers: what would be loaded from the
+/// stack after the switch had to wait for the stack pointer.
+///
+/// # Safety
+///
+/// This is the block's thread, and `switch` says what it needs.
+#[inline(always)]
+unsafe fn switch_to(
+    thread: &'static Thread,
+    block: &'static Block,
+    switch: Switch,
+    outer: Option<&'static Block>,
+) -> (&'static Thread, &'static Block) {
+    block.phase.set(Phase::Entered);
+    if std::thread::panicking() {
+        block.add_extra(Extras::ENTERED_UNWINDING);
+    }
+    thread.current.set(Some(block));
+    // SAFETY: contract.
+    let block = unsafe {
+        match switch {
+            Switch::Start => Fiber::start(block, block.entry()),
+            Switch::Resume => Fiber::resume(block),
+        }
+    };
+    let thread = this_thread();
+    thread.current.set(outer);
+    (thread, block)
+}
+
+/// Looks after a coroutine that has been resumed, and runs what it woke.
+#[cold]
+#[inline(never)]
+fn run_on(thread: &'static Thread, first: &'static Block, outer: Option<&'static Block>) {
+    let mut pending = Fifo::new();
     let mut payload = None;
-    let mut next = Some(first);
-    while let Some(block) = next {
-        resume(thread, block, outer);
-        // SAFETY: it runs no more, and only this thread touches its queue.
-        let woken = unsafe { &mut *block.woken.get() };
-        if !woken.is_empty() {
-            pending.prepend(woken);
-        }
-        match block.phase.get() {
-            Phase::Returned => end(thread, block),
-            Phase::Yielded if block.spawned.get() => requeue(block),
-            Phase::Yielded | Phase::Parked => {}
-            phase => failed(thread, block, phase, &mut payload),
-        }
-        next = if pending.is_empty() { None } else { next_turn(thread, &mut pending) };
+    settle(thread, first, &mut pending, &mut payload);
+    while let Some((block, switch)) = next_turn(thread, &mut pending) {
+        // SAFETY: `take_turn` said so.
+        unsafe { switch_to(thread, block, switch, outer) };
+        settle(thread, block, &mut pending, &mut payload);
     }
     if let Some(payload) = payload {
         panic::resume_unwind(payload);
     }
 }
 
-#[inline(always)]
-fn resume(thread: &Thread, block: &'static Block, outer: Option<&'static Block>) {
-    block.phase.set(Phase::Entered);
-    if block.entered_unwinding.get() != std::thread::panicking() {
-        block.entered_unwinding.set(std::thread::panicking());
+type Pending = Fifo<RunAdapter>;
+type Payload = Box<dyn Any + Send>;
+
+/// Does what is due after a switch: puts the coroutines that `block` woke before the others, and ends or requeues it.
+fn settle(thread: &Thread, block: &'static Block, pending: &mut Pending, first_payload: &mut Option<Payload>) {
+    let extras = block.extras.get();
+    block.remove_extra(Extras::WOKEN.with(Extras::ENTERED_UNWINDING));
+    if extras.has(Extras::WOKEN) {
+        // SAFETY: it runs no more, and only this thread touches its queue.
+        pending.prepend(unsafe { &mut *block.woken.get() });
     }
-    thread.current.set(Some(block));
-    // SAFETY: the callers see to it that the block is ours and suspended.
-    unsafe { block.fiber.resume() };
-    thread.current.set(outer);
+    match block.phase.get() {
+        Phase::Yielded if extras.has(Extras::SPAWNED) => requeue(block),
+        Phase::Yielded | Phase::Parked => {}
+        Phase::Returned => end_detached(thread, block),
+        Phase::Panicked => {
+            block.remove_extra(Extras::BROKEN);
+            let payload = thread.payload.take().expect("a coroutine that panicked left its payload");
+            end_detached(thread, block);
+            // An unwind that was asked for ends here. Of other panics, which the panic hook has reported, the first of a coroutine
+            // that its owner drives is passed on; a spawned one's is nobody's but its join handle's.
+            let passed_on = !extras.has(Extras::SPAWNED) && !payload.is::<unwind::Cancelled>();
+            if passed_on && first_payload.is_none() {
+                *first_payload = Some(payload);
+            } else {
+                drop_payload(payload);
+            }
+        }
+        Phase::Abandoned => lose(thread, block),
+        phase => unreachable!("a coroutine came back while it was {phase:?}"),
+    }
+}
+
+/// Drops the payload of a panic that ends here. That may panic in its turn, which the panic hook reports.
+fn drop_payload(payload: Payload) {
+    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
 }
 
 /// The next pending coroutine whose turn it is.
-#[cold]
-fn next_turn(thread: &Thread, pending: &mut Fifo<RunAdapter>) -> Option<&'static Block> {
+fn next_turn(thread: &Thread, pending: &mut Pending) -> Option<(&'static Block, Switch)> {
     loop {
         // SAFETY: blocks are never unmapped.
         let block: &'static Block = unsafe { pending.pop_front()?.as_ref() };
-        if take_turn(thread, block) {
-            return Some(block);
+        if let Some(switch) = take_turn(thread, block) {
+            return Some((block, switch));
         }
     }
 }
 
-/// Ends a coroutine that isn't suspended: frees its block, now or when it comes out of its queue.
-#[inline(always)]
-fn end(thread: &Thread, block: &'static Block) {
-    block.phase.set(Phase::Free);
-    if block.spawned.get() {
+/// Ends a coroutine that returned or panicked, unless a handle owns it.
+fn end_detached(thread: &Thread, block: &'static Block) {
+    if block.has(Extras::SPAWNED) {
         forget_live(thread, block);
     }
+    if block.has(Extras::DETACHED) {
+        // SAFETY: nobody else owns it.
+        unsafe { end(thread, block) };
+    }
+}
+
+/// Frees the block of a coroutine that returned or panicked: now, or when it comes out of its queue.
+///
+/// # Safety
+///
+/// The caller owns the block and gives it up.
+#[inline(always)]
+pub(super) unsafe fn end(thread: &Thread, block: &'static Block) {
+    block.phase.set(Phase::Free);
     if block.state.retire() {
-        // SAFETY: the coroutine has ended, and no queue has the block.
+        // SAFETY: no queue has the block.
         unsafe { free(thread, block) };
     }
 }
 
-/// Resets what the next tenant expects, and gives the block to the pool.
+/// Gives the block to the pool.
 ///
 /// # Safety
 ///
 /// The caller owns the block of a coroutine that has been retired.
 #[inline(always)]
 unsafe fn free(thread: &Thread, block: &'static Block) {
-    // SAFETY: ours (contract).
-    unsafe {
-        if (*block.home.get()).is_some() {
-            *block.home.get() = None;
-        }
-        if (*block.label.get()).name.is_some() {
-            (*block.label.get()).name = None;
-        }
-        supply::give(thread, block);
+    if block.extras.get() != Extras::NONE {
+        // SAFETY: ours (contract).
+        unsafe { block.clear_extras() };
+    }
+    // SAFETY: ours, and no longer used.
+    unsafe { supply::give(thread, block) };
+}
+
+/// Frees a block that was retired while it stood in a queue, now that it is out.
+///
+/// # Safety
+///
+/// The caller owned the queue entry, which is gone.
+#[cold]
+unsafe fn free_unqueued(thread: &Thread, block: &'static Block) {
+    // An abandoned coroutine's frames are still on its stack. (The phase was written before the block was retired.)
+    if block.phase.get() != Phase::Abandoned {
+        // SAFETY: it was the last one that had the block.
+        unsafe { free(thread, block) };
     }
 }
 
-/// A coroutine that ended by a panic or was abandoned.
+/// Gives up a coroutine that can't be unwound.
 #[cold]
-fn failed(thread: &Thread, block: &'static Block, phase: Phase, first_payload: &mut Option<Box<dyn Any + Send>>) {
-    if phase == Phase::Abandoned {
-        if block.spawned.get() {
-            forget_live(thread, block);
-        }
-        block.state.retire();
-        supply::leak(thread);
-        return;
+fn lose(thread: &Thread, block: &'static Block) {
+    if block.has(Extras::SPAWNED) {
+        forget_live(thread, block);
     }
-    debug_assert_eq!(phase, Phase::Panicked);
-    let payload = thread.payload.take().expect("a coroutine that panicked left its payload");
-    end(thread, block);
-    // An unwind that was asked for ends here; of several panics, the first is passed on, as the others have been
-    // reported by the panic hook already.
-    if !payload.is::<unwind::Cancelled>() && first_payload.is_none() {
-        *first_payload = Some(payload);
-    }
+    block.state.retire();
+    supply::leak(thread);
 }
 
 /// A spawned coroutine yielded: its home runs it again, after the others.
@@ -167,63 +251,59 @@ fn schedule_on_home(block: &'static Block) {
 #[cold]
 pub(super) fn schedule(block: &'static Block) {
     let thread = this_thread();
-    if thread.id.get() == block.thread.get()
+    // Relaxed, here and below: whoever owns the queue entry came by it through an Acquire of the state word.
+    if thread.id.get() == block.thread.load(Ordering::Relaxed)
         && let Some(running) = thread.current.get()
     {
         // SAFETY: the running coroutine is this thread's, and we own the entry of `block`, which is never unmapped.
         unsafe { (*running.woken.get()).push_back(block.into()) };
+        running.add_extra(Extras::WOKEN);
         return;
     }
     schedule_on_home(block);
 }
 
-/// Decides what to do with a block that was taken out of a queue on its home thread. Returns whether to resume it.
-fn take_turn(thread: &Thread, block: &'static Block) -> bool {
+/// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it is to
+/// run.
+fn take_turn(thread: &Thread, block: &'static Block) -> Option<Switch> {
     match block.phase.get() {
-        Phase::Requeued => {
+        Phase::Requeued if !block.state.is_scheduled() => {
             if block.state.is_cancelled() {
-                block.unwind.set(true);
+                block.add_extra(Extras::UNWIND);
             }
-            return true;
+            return Some(Switch::Resume);
         }
         Phase::Unstarted if block.state.is_cancelled() => {
             block.state.unschedule();
-            discard_unstarted(thread, block);
-            return false;
+            // SAFETY: it was spawned, so its queue entry is its only owner.
+            unsafe { discard_unstarted(thread, block) };
+            return None;
         }
         Phase::Unstarted => {
             block.state.unschedule();
-            begin(thread, block);
-            return true;
+            begin_spawned(thread, block);
+            return Some(Switch::Start);
         }
         _ => {}
     }
-    match block.state.take_turn(block.phase.get() == Phase::Parked) {
-        Turn::Run => true,
+    match block.state.take_turn(matches!(block.phase.get(), Phase::Parked | Phase::Requeued)) {
+        Turn::Run => Some(Switch::Resume),
         Turn::Unwind => {
-            block.unwind.set(true);
-            true
+            block.add_extra(Extras::UNWIND);
+            Some(Switch::Resume)
         }
-        Turn::Skip => false,
+        Turn::Skip => None,
         Turn::Free => {
-            // SAFETY: the coroutine was retired while queued, and this was the queue.
-            unsafe { free(thread, block) };
-            false
+            // SAFETY: the entry is gone.
+            unsafe { free_unqueued(thread, block) };
+            None
         }
     }
 }
 
-/// Binds an unstarted coroutine to the calling thread.
-#[inline(always)]
-pub(super) fn begin(thread: &Thread, block: &'static Block) {
-    block.thread.set(thread.id.get());
-    if block.spawned.get() {
-        remember_live(thread, block);
-    }
-}
-
-#[cold]
-fn remember_live(thread: &Thread, block: &'static Block) {
+/// Binds a spawned coroutine to the calling thread.
+fn begin_spawned(thread: &Thread, block: &'static Block) {
+    block.thread.store(thread.id.get(), Ordering::Relaxed);
     let mut live = thread.live.borrow_mut();
     block.live_index.set(live.len() as u32);
     live.push(block);
@@ -240,44 +320,53 @@ fn forget_live(thread: &Thread, block: &'static Block) {
 }
 
 /// Ends a coroutine that was never entered.
+///
+/// # Safety
+///
+/// The caller owns the block and gives it up.
 #[cold]
-pub(super) fn discard_unstarted(thread: &Thread, block: &'static Block) {
-    block.phase.set(Phase::Free);
-    // SAFETY: the caller owns the unstarted coroutine.
-    unsafe { block.consume(Action::Drop) };
-    if block.state.retire() {
-        // SAFETY: it is retired, and no queue has it.
-        unsafe { free(thread, block) };
+pub(super) unsafe fn discard_unstarted(thread: &Thread, block: &'static Block) {
+    let spawned = block.has(Extras::SPAWNED);
+    // SAFETY: the block is ours, and the closure is dropped once.
+    unsafe {
+        block.entry()(block, Action::Drop);
+        end(thread, block);
+    }
+    // What the closure captured may have panicked when it was dropped; the rule is that of `settle`.
+    match thread.payload.take() {
+        Some(payload) if spawned => drop_payload(payload),
+        Some(payload) => panic::resume_unwind(payload),
+        None => {}
     }
 }
 
 /// Unwinds a suspended coroutine of this thread, and ends it.
 #[cold]
-pub(super) fn unwind(thread: &Thread, block: &'static Block) {
+pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
     if !unwind::POSSIBLE {
         // SAFETY: it is suspended on this thread.
         unsafe { block.abandon() };
-        failed(thread, block, Phase::Abandoned, &mut None);
+        lose(thread, block);
         return;
     }
-    if block.phase.get() == Phase::Parked {
+    if matches!(block.phase.get(), Phase::Parked | Phase::Requeued) {
         block.state.enter_parked();
     }
-    block.unwind.set(true);
+    block.add_extra(Extras::UNWIND);
     // SAFETY: it is suspended, and its owner says that it is to end here. If a queue has it, the entry is stale from now on.
-    unsafe { run(thread, block) };
+    unsafe { run(thread, block, Switch::Resume) };
 }
 
 /// [`Woken::run`].
-pub(super) fn run_woken(thread: &Thread, block: &'static Block) {
-    let home_thread = block.thread.get();
+pub(super) fn run_woken(thread: &'static Thread, block: &'static Block) {
+    let home_thread = block.thread.load(Ordering::Relaxed);
     if home_thread != UNSTARTED && home_thread != thread.id.get() {
         drop(Woken::new(block));
         panic!("a woken coroutine must be run on the thread on which it was started");
     }
-    if take_turn(thread, block) {
+    if let Some(switch) = take_turn(thread, block) {
         // SAFETY: `take_turn` said so.
-        unsafe { run(thread, block) };
+        unsafe { run(thread, block, switch) };
     }
 }
 
@@ -285,17 +374,21 @@ pub(super) fn run_woken(thread: &Thread, block: &'static Block) {
 #[cold]
 pub(super) fn drop_woken(block: &'static Block) {
     let thread = this_thread();
-    let home_thread = block.thread.get();
+    let home_thread = block.thread.load(Ordering::Relaxed);
     if home_thread == UNSTARTED {
         block.state.unschedule();
-        discard_unstarted(thread, block);
+        // SAFETY: it was spawned, so its queue entry is its only owner.
+        unsafe { discard_unstarted(thread, block) };
     } else if home_thread == thread.id.get()
-        && (block.phase.get() == Phase::Requeued || block.phase.get() == Phase::Parked && block.spawned.get())
+        && (block.phase.get() == Phase::Requeued || block.phase.get() == Phase::Parked && block.has(Extras::SPAWNED))
     {
         block.state.unschedule();
         unwind(thread, block);
+    } else if !block.state.is_scheduled() {
+        // It had yielded, and this was its turn.
+        block.state.park_instead();
     } else if block.state.unschedule() {
-        // SAFETY: the coroutine was retired while queued, and this was the queue.
-        unsafe { free(thread, block) };
+        // SAFETY: the entry is gone.
+        unsafe { free_unqueued(thread, block) };
     }
 }

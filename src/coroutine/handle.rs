@@ -1,6 +1,7 @@
 //! Coroutines as their users hold them.
-#![allow(unsafe_code)] // # Safety: a handle owns its coroutine; the generation tells whether it is still there.
+#![allow(unsafe_code)] // # Safety: a handle owns its coroutine's block until it is dropped.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -8,19 +9,23 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::block::{Block, Label, Phase};
-use super::enter::{self, UNSTARTED};
+use super::block::{Block, Extras, Phase};
+use super::enter::{self, Switch, UNSTARTED};
 use super::home::{Home, Woken};
+use super::label::{Label, Name};
 use super::stack::Class;
 use super::supply;
-use super::thread::this_thread;
+use super::thread::{Thread, this_thread};
 use super::wake::Target;
+use crate::primitive::atomic::Ordering;
 
 /// A coroutine that its owner drives, by [`enter`](Self::enter).
 ///
+/// It is one pointer, and owns a control block and a stack.
+///
 /// # Dropping
 ///
-/// A coroutine that was never entered is dropped with its closure; one that has ended leaves nothing behind; a suspended one
+/// The stack goes back to the pool. A coroutine that was never entered is dropped with its closure; a suspended one
 /// is unwound: its drop guards run, with the panic payload [`Cancelled`](super::Cancelled), without a call of the panic hook. One that is dropped from
 /// within (it is entered at that moment) unwinds at its next suspension.
 ///
@@ -39,9 +44,9 @@ use super::wake::Target;
 /// std::thread::scope(|s| s.spawn(|| co.enter()).join().unwrap());
 /// ```
 pub struct Coroutine {
-    block: &'static Block,
-    generation: u32,
-    label: Label,
+    /// Stored anew after each switch, where it is known in a register: a handle that the compiler keeps in registers needn't be
+    /// reloaded from the stack then, whose pointer is only just being loaded itself.
+    block: Cell<&'static Block>,
     /// Neither `Send` nor `Sync`.
     marker: PhantomData<*mut ()>,
 }
@@ -59,11 +64,10 @@ impl Coroutine {
     /// # Errors
     ///
     /// If no stack can be had; the message names `vm.max_map_count` where that is the cause.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub fn new(f: impl FnOnce() + 'static) -> io::Result<Self> {
-        let label = Label { name: None, location: Some(Location::caller()) };
-        create(Class::DEFAULT, label, f)
+        create(Class::DEFAULT, None, Location::caller(), f)
     }
 
     /// Starts to build a coroutine with a name or a stack size of its own.
@@ -81,59 +85,48 @@ impl Coroutine {
     /// - If the coroutine is entered already, by this or another `enter` up the call chain.
     /// - If it has ended.
     /// - If it panics, or one that it woke and that has no join handle: with that payload.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self) {
-        let block = self.block;
-        if block.state.generation() != self.generation {
-            self.refuse_finished();
-        }
+        let block = self.block.get();
         let thread = this_thread();
-        match block.phase.get() {
-            Phase::Unstarted => enter::begin(thread, block),
-            Phase::Yielded => {}
-            Phase::Parked => block.state.enter_parked(),
-            _ => self.refuse_entered(),
-        }
-        // SAFETY: it is suspended or unstarted, and the handle doesn't leave its thread. If a queue has it, as happens when it
+        let switch = match block.phase.get() {
+            Phase::Unstarted => Switch::Start,
+            Phase::Yielded => Switch::Resume,
+            Phase::Parked => {
+                block.state.enter_parked();
+                Switch::Resume
+            }
+            _ => refuse(block),
+        };
+        // SAFETY: it is unstarted or suspended, and the handle doesn't leave its thread. If a queue has it, as happens when it
         // was woken out of a park, the entry is stale from now on.
-        unsafe { enter::run(thread, block) };
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_finished(&self) -> ! {
-        panic!("{} was entered after its end", self.label)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_entered(&self) -> ! {
-        panic!("{} was entered while it is entered already", self.label)
+        self.block.set(unsafe { enter::run(thread, block, switch) });
     }
 
     /// Whether it has been entered at least once.
     pub fn is_started(&self) -> bool {
-        self.phase() != Phase::Unstarted
+        self.block.get().phase.get() != Phase::Unstarted
     }
 
     /// Whether it has been entered and has not yielded, parked or ended since; true also while it waits for a coroutine that
     /// it entered.
     pub fn is_entered(&self) -> bool {
-        self.phase() == Phase::Entered
+        self.block.get().phase.get() == Phase::Entered
     }
 
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        self.phase() == Phase::Free
+        matches!(self.block.get().phase.get(), Phase::Returned | Phase::Panicked)
     }
 
-    fn phase(&self) -> Phase {
-        if self.block.state.generation() == self.generation { self.block.phase.get() } else { Phase::Free }
+    fn label(&self) -> &Label {
+        // SAFETY: the handle owns the block.
+        unsafe { self.block.get().label() }
     }
 
     /// The name that it was built with.
     pub fn name(&self) -> Option<&str> {
-        self.label.name.as_deref()
+        self.label().name()
     }
 
     /// A waker for it. Waking it when it has ended does nothing.
@@ -144,28 +137,55 @@ impl Coroutine {
     /// A reference that compares equal to what [`current`](super::current()) returns inside of it.
     #[allow(clippy::should_implement_trait, reason = "not a borrow: a value")]
     pub fn as_ref(&self) -> CoroutineRef {
-        CoroutineRef { target: Target::new(self.block, self.generation), marker: PhantomData }
+        CoroutineRef::of(self.block.get())
     }
 }
 
 impl Drop for Coroutine {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.block.state.generation() == self.generation {
-            self.end();
+        let block = self.block.get();
+        let thread = this_thread();
+        match block.phase.get() {
+            // SAFETY: the handle owns the block, and gives it up.
+            Phase::Returned => unsafe { enter::end(thread, block) },
+            // SAFETY: as above.
+            _ => unsafe { drop_early(thread, block) },
         }
     }
 }
 
-impl Coroutine {
-    #[cold]
-    #[inline(never)]
-    fn end(&mut self) {
-        let thread = this_thread();
-        match self.block.phase.get() {
-            Phase::Unstarted => enter::discard_unstarted(thread, self.block),
-            Phase::Entered => self.block.unwind.set(true),
-            _ => enter::unwind(thread, self.block),
+// What follows takes the block, not the handle, so that the handle's address isn't needed, and it can live in a register.
+
+#[cold]
+#[inline(never)]
+fn refuse(block: &'static Block) -> ! {
+    // SAFETY: the caller's handle owns the block.
+    let label = unsafe { block.label() };
+    match block.phase.get() {
+        Phase::Entered => panic!("{label} was entered while it is entered already"),
+        _ => panic!("{label} was entered after its end"),
+    }
+}
+
+/// Drops the handle of a coroutine that hasn't returned.
+///
+/// # Safety
+///
+/// The caller's handle owns the block, and gives it up.
+#[cold]
+#[inline(never)]
+unsafe fn drop_early(thread: &'static Thread, block: &'static Block) {
+    // SAFETY: contract.
+    unsafe {
+        match block.phase.get() {
+            Phase::Unstarted => enter::discard_unstarted(thread, block),
+            Phase::Entered => block.add_extra(Extras::UNWIND.with(Extras::DETACHED)),
+            Phase::Panicked => enter::end(thread, block),
+            _ => {
+                block.add_extra(Extras::DETACHED);
+                enter::unwind(thread, block);
+            }
         }
     }
 }
@@ -173,8 +193,8 @@ impl Coroutine {
 impl fmt::Debug for Coroutine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Coroutine")
-            .field("label", &format_args!("{}", self.label))
-            .field("phase", &self.phase())
+            .field("label", &format_args!("{}", self.label()))
+            .field("phase", &self.block.get().phase.get())
             .finish()
     }
 }
@@ -239,7 +259,7 @@ impl Unstarted {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
-    name: Option<Arc<str>>,
+    name: Option<Arc<Name>>,
     stack_size: Option<usize>,
 }
 
@@ -251,11 +271,11 @@ impl Builder {
 
     /// The name by which messages call the coroutine.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into().into());
+        self.name = Some(Name::new(name.into()));
         self
     }
 
-    /// How many bytes of address space the stack gets, with its guard page: rounded up to a power of two, and to 64 KiB, on
+    /// How many bytes of address space the stack gets, beside its guard page: rounded up to a power of two, and to 64 KiB, on
     /// which a panic with a backtrace fits. Memory is committed a page at a time, as it is touched.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
@@ -270,8 +290,7 @@ impl Builder {
     /// - If no stack can be had; the message names `vm.max_map_count` where that is the cause.
     #[track_caller]
     pub fn create(self, f: impl FnOnce() + 'static) -> io::Result<Coroutine> {
-        let (class, label) = self.parts(Location::caller())?;
-        create(class, label, f)
+        create(self.class()?, self.name, Location::caller(), f)
     }
 
     /// Creates a coroutine that may be sent to another thread before it starts.
@@ -281,8 +300,7 @@ impl Builder {
     /// As for [`create`](Self::create).
     #[track_caller]
     pub fn create_unstarted(self, f: impl FnOnce() + Send + 'static) -> io::Result<Unstarted> {
-        let (class, label) = self.parts(Location::caller())?;
-        create(class, label, f).map(Unstarted)
+        create(self.class()?, self.name, Location::caller(), f).map(Unstarted)
     }
 
     /// Creates a coroutine that `home` drives, and schedules it there. For spawners; they see to it that `f` doesn't panic.
@@ -297,31 +315,35 @@ impl Builder {
         location: &'static Location<'static>,
         f: impl FnOnce(Target) -> F,
     ) -> io::Result<()> {
-        let (class, label) = self.parts(location)?;
-        let block = supply::take(this_thread(), class)?;
+        let block = supply::take(this_thread(), self.class()?)?;
         // SAFETY: the block is ours, and fresh from the pool; the rest is the contract.
         unsafe {
-            prepare(block, label, f(Target::of(block)));
+            prepare(block, self.name, location, f(Target::of(block)));
             *block.home.get() = Some(home.clone());
         }
-        block.spawned.set(true);
+        block.add_extra(Extras::SPAWNED.with(Extras::DETACHED).with(Extras::HOME));
+        block.thread.store(UNSTARTED, Ordering::Relaxed);
         block.state.schedule_unstarted();
         home.schedule(Woken::new(block));
         Ok(())
     }
 
-    fn parts(self, location: &'static Location<'static>) -> io::Result<(Class, Label)> {
-        let class = self.stack_size.map_or(Ok(Class::DEFAULT), Class::for_size)?;
-        Ok((class, Label { name: self.name, location: Some(location) }))
+    fn class(&self) -> io::Result<Class> {
+        self.stack_size.map_or(Ok(Class::DEFAULT), Class::for_size)
     }
 }
 
-#[inline]
-fn create<F: FnOnce() + 'static>(class: Class, label: Label, f: F) -> io::Result<Coroutine> {
+#[inline(always)]
+fn create<F: FnOnce() + 'static>(
+    class: Class,
+    name: Option<Arc<Name>>,
+    location: &'static Location<'static>,
+    f: F,
+) -> io::Result<Coroutine> {
     let block = supply::take(this_thread(), class)?;
     // SAFETY: the block is ours, and fresh from the pool; `f` borrows nothing.
-    unsafe { prepare(block, label.clone(), f) };
-    Ok(Coroutine { block, generation: block.state.generation(), label, marker: PhantomData })
+    unsafe { prepare(block, name, location, f) };
+    Ok(Coroutine { block: Cell::new(block), marker: PhantomData })
 }
 
 /// Makes a block from the pool an unstarted coroutine.
@@ -331,16 +353,19 @@ fn create<F: FnOnce() + 'static>(class: Class, label: Label, f: F) -> io::Result
 /// - The caller owns the block, which has no tenant.
 /// - What `f` borrows lives until it has been run to its end or dropped.
 #[inline(always)]
-unsafe fn prepare<F: FnOnce()>(block: &'static Block, label: Label, f: F) {
-    block.unwind.set(false);
-    block.raised.set(0);
-    block.spawned.set(false);
-    block.on_abandon.set(None);
-    block.thread.set(UNSTARTED);
+unsafe fn prepare<F: FnOnce()>(
+    block: &'static Block,
+    name: Option<Arc<Name>>,
+    location: &'static Location<'static>,
+    f: F,
+) {
     block.phase.set(Phase::Unstarted);
+    if name.is_some() {
+        block.add_extra(Extras::NAME);
+    }
     // SAFETY: the block is ours and its storage empty.
     unsafe {
-        *block.label.get() = label;
+        Label::write(block.label.get(), name, location);
         block.store(f);
     }
 }

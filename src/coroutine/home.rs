@@ -288,8 +288,13 @@ pub fn unwind_all(home: &dyn Home) {
     let is_homes = |block: &&'static Block| {
         // SAFETY: live coroutines of this thread.
         let theirs = unsafe { (*block.home.get()).as_deref() };
-        matches!(block.phase.get(), Phase::Parked | Phase::Yielded)
-            && theirs.is_some_and(|theirs| std::ptr::addr_eq(theirs, home))
+        // One whose turn somebody has yet to run or to drop is left to them.
+        let suspended = match block.phase.get() {
+            Phase::Parked => true,
+            Phase::Requeued => block.state.is_parked(),
+            _ => false,
+        };
+        suspended && theirs.is_some_and(|theirs| std::ptr::addr_eq(theirs, home))
     };
     loop {
         let next = thread.live.borrow().iter().copied().find(is_homes);

@@ -43,6 +43,7 @@ mod block;
 mod enter;
 mod handle;
 mod home;
+mod label;
 mod root;
 mod stack;
 pub(crate) mod state;
@@ -59,7 +60,7 @@ pub use home::{Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, cur
 pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;
 
-pub(crate) use suspend::{on_abandon, park, waker};
+pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, waker};
 pub(crate) use thread::thread_id;
 pub(crate) use wake::Target;
 

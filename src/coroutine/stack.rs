@@ -3,7 +3,7 @@
 //! ```text
 //!  slab: one mapping
 //!  ┌───────────────┬───────────────┬───────────────┬─ ─ ─
-//!  │ slot 0        │ slot 1        │ slot 2        │          a slot is a power of two of bytes: its size class
+//!  │ slot 0        │ slot 1        │ slot 2        │          a slot is a guard page and a power of two of bytes
 //!  └───────────────┴───────────────┴───────────────┴─ ─ ─
 //!  ┌─────┬─────────────────────────────────┬───────┐
 //!  │guard│  ◀── the stack grows down  ──── │ colour│          one slot
@@ -18,9 +18,11 @@
 //! before 6.13 `mprotect` does it, at the cost of two mappings a stack, and then `vm.max_map_count` bounds how many stacks
 //! there can be: the error names it.
 //!
-//! **Colour.** Stacks that all started at the same offset of a power-of-two slot would fight for the same cache sets.
+//! **Colour.** Stacks that all started at the same offset of a page would fight for the same sets of the first-level cache.
 //! Slot *i* starts `(i % COLOURS) × 64` bytes lower. The colours span 3 KiB, so that a coroutine of shallow depth still
-//! touches only one page.
+//! touches only one page. The same goes for the pages: were slots a power of two apart, their page numbers would fall into a few
+//! sets of the TLB (with 256 KiB, into 4 of 256 on a CPU with 16 ways and 4096 entries, where 1000 nested coroutines then cost
+//! more than twice as much); the guard page between them makes the distance odd.
 //!
 //! **Size classes** are never mixed: a slab has slots of one class, and a stack goes back to the slab it came from.
 //! A slab of which no slot is in use is unmapped by [`trim`], and at once while another such slab of its class exists.
@@ -56,6 +58,7 @@ const MAX_SLOTS: u32 = 256;
 
 const COLOURS: usize = 48;
 const COLOUR_STRIDE: usize = 64;
+const _: () = assert!(COLOURS * COLOUR_STRIDE <= 4096, "the start of a stack lies in the highest page of its slot");
 
 /// A size class: which power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,9 +87,14 @@ impl Class {
         usize::from(self.0)
     }
 
-    /// Bytes of a slot.
+    /// Bytes of a stack.
     pub(crate) fn size(self) -> usize {
         MIN_SIZE << self.0
+    }
+
+    /// Bytes of a slot.
+    fn pitch(self) -> usize {
+        self.size() + page_size()
     }
 
     fn slots(self) -> u32 {
@@ -113,14 +121,14 @@ impl Stack {
         let slabs = &SLABS[class.index()];
         let (base, slot, guarded) = slabs.lock().take(class)?;
         // SAFETY: the slot lies inside the slab's mapping, which stays while the slot is in use.
-        let bottom = unsafe { base.add(slot as usize * class.size()) };
+        let bottom = unsafe { base.add(slot as usize * class.pitch()) };
         if !guarded && let Err(error) = Mapping::guard(bottom, page_size()) {
             slabs.lock().put(class, base, slot, false);
             return Err(error);
         }
         let colour = slot as usize % COLOURS * COLOUR_STRIDE;
         // SAFETY: both lie inside the slot.
-        let (start, limit) = unsafe { (bottom.add(class.size() - colour), bottom.add(page_size())) };
+        let (start, limit) = unsafe { (bottom.add(class.pitch() - colour), bottom.add(page_size())) };
         Ok(Self { start, limit })
     }
 
@@ -133,14 +141,31 @@ impl Stack {
         SLABS[class.index()].lock().put_address(class, self.limit.addr().get() - page_size());
     }
 
+    /// Where it starts.
+    #[cfg(jump_switch)]
+    pub(crate) fn into_start(self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// # Safety
+    ///
+    /// The start came from `into_start`, once, of a stack of that class.
+    #[cfg(jump_switch)]
+    pub(crate) unsafe fn from_start(start: NonNull<u8>, class: Class) -> Self {
+        let colour = start.addr().get().next_multiple_of(page_size()) - start.addr().get();
+        // SAFETY: the stack ends `colour` above the start.
+        let limit = unsafe { start.add(colour).sub(class.size()) };
+        Self { start, limit }
+    }
+
     /// The highest address.
-    #[inline(always)]
+    #[cfg(not(jump_switch))]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// The lowest usable address.
-    #[inline(always)]
+    #[cfg(not(jump_switch))]
     pub(crate) fn limit(&self) -> NonNull<u8> {
         self.limit
     }
@@ -202,7 +227,7 @@ impl Slabs {
 
     /// Maps a new slab.
     fn map(&mut self, class: Class) -> io::Result<usize> {
-        let mapping = Mapping::reserve(class.size() * class.slots() as usize)?;
+        let mapping = Mapping::reserve(class.pitch() * class.slots() as usize)?;
         let base = mapping.base().addr().get();
         let free = Vec::with_capacity(class.slots() as usize);
         self.all.insert(base, Slab { mapping, free, fresh: 0, in_use: 0 });
@@ -215,7 +240,7 @@ impl Slabs {
     fn put_address(&mut self, class: Class, address: usize) {
         let (_, slab) = self.all.range(..=address).next_back().expect("a stack's slab exists");
         let base = slab.mapping.base();
-        let slot = (address - base.addr().get()) / class.size();
+        let slot = (address - base.addr().get()) / class.pitch();
         self.put(class, base, slot as u32, true);
     }
 

@@ -53,6 +53,7 @@ const SCHEDULED: u64 = 1 << 2;
 const CANCELLED: u64 = 1 << 3;
 const RETIRED: u64 = 1 << 4;
 const GENERATION_SHIFT: u32 = 32;
+const FLAGS: u64 = (1 << GENERATION_SHIFT) - 1;
 
 /// What a coroutine that wants to park has to do.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -115,6 +116,19 @@ impl State {
     /// Whether the present tenant is to be unwound. A hint, unless called by the home thread.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed) & CANCELLED != 0
+    }
+
+    /// Whether the block stands in a queue, or is on its way there. Called by the home thread while the coroutine runs, when the
+    /// answer can only change from yes to no.
+    pub(crate) fn is_scheduled(&self) -> bool {
+        // Acquire: pairs with the Release of the `unschedule` or `take_turn` that ended the entry, so that what its owner read
+        // may be written.
+        self.0.load(Ordering::Acquire) & SCHEDULED != 0
+    }
+
+    /// Whether a wake would schedule it. Called by the home thread while it is suspended.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & PARKED != 0
     }
 
     /// Consumes a wake, or announces that the coroutine suspends.
@@ -209,19 +223,32 @@ impl State {
         word & RETIRED != 0
     }
 
+    /// Whoever was to run a coroutine that had yielded drops its turn: from now on it is parked.
+    pub(crate) fn park_instead(&self) {
+        // Release: pairs with the Acquire of the wake that finds `PARKED`.
+        self.0.fetch_or(PARKED, Ordering::Release);
+    }
+
     /// Ends the generation. Returns whether the block may be freed now; otherwise it still stands in a queue, and
     /// whoever takes it out frees it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & FLAGS != 0 {
+            return self.retire_flagged();
+        }
+        // Rule 2. Relaxed: nothing is published here; the block's next tenant is published by the pool.
+        self.0.store(word.wrapping_add(1 << GENERATION_SHIFT), Ordering::Relaxed);
+        true
+    }
+
+    #[cold]
+    fn retire_flagged(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let next = (word >> GENERATION_SHIFT).wrapping_add(1) << GENERATION_SHIFT;
-            if word & SCHEDULED == 0 {
-                // Rule 2. Relaxed: nothing is published here; the block's next tenant is published by the pool.
-                self.0.store(next, Ordering::Relaxed);
-                return true;
-            }
-            if mutant!("free_while_scheduled") {
+            let next = (word & !FLAGS).wrapping_add(1 << GENERATION_SHIFT);
+            if word & SCHEDULED == 0 || mutant!("free_while_scheduled") {
+                // As above.
                 self.0.store(next, Ordering::Relaxed);
                 return true;
             }

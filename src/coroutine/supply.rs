@@ -13,7 +13,6 @@ use std::ptr::NonNull;
 
 use super::block::{Block, Phase};
 use super::stack::{self, CLASSES, Class, Stack};
-use super::switch::Fiber;
 use super::table;
 use super::thread::{self, Thread, this_thread};
 use crate::pool::{Batch, Release};
@@ -29,7 +28,7 @@ static TRIMMED: AtomicU64 = AtomicU64::new(0);
 static LEAKED: AtomicU64 = AtomicU64::new(0);
 
 /// Takes a block with a stack of that class.
-#[inline]
+#[inline(always)]
 pub(super) fn take(thread: &Thread, class: Class) -> io::Result<&'static Block> {
     // SAFETY: the reference to the pool ends with the statement.
     let pooled = unsafe { thread.pool(class) }.take(&RELEASE[class.index()]);
@@ -54,7 +53,7 @@ fn make(class: Class) -> io::Result<&'static Block> {
     };
     block.class.set(class);
     // SAFETY: the block is ours, and blocks in the table have no stack.
-    unsafe { Fiber::set_up(block, stack) };
+    unsafe { block.fiber.set_up(stack) };
     MADE.fetch_add(1, Ordering::Relaxed);
     Ok(block)
 }
@@ -64,7 +63,7 @@ fn make(class: Class) -> io::Result<&'static Block> {
 /// # Safety
 ///
 /// The caller owns the block and gives it up; its storage is empty, and nothing is suspended on its stack.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn give(thread: &Thread, block: &'static Block) {
     debug_assert_eq!(block.phase.get(), Phase::Free);
     thread.counts.ended.increment();
@@ -89,7 +88,7 @@ fn destroy(mut batch: Batch<Block>) {
         // SAFETY: blocks are never unmapped.
         let block: &'static Block = unsafe { block.as_ref() };
         // SAFETY: the batch owned the block, and pooled blocks have a stack that no coroutine uses.
-        let stack = unsafe { block.fiber.tear_down() };
+        let stack = unsafe { block.fiber.tear_down(block.class.get()) };
         stack.discard(block.class.get());
         table::put(block);
         TRIMMED.fetch_add(1, Ordering::Relaxed);
@@ -141,6 +140,8 @@ pub fn trim() {
 /// drop(reservation);
 /// ```
 pub fn reserve(coroutines: usize) -> Reservation {
+    // More than there can be of is as good as all, and the sum of caps stays far from overflowing.
+    let coroutines = coroutines.min(table::CAPACITY);
     RELEASE[Class::DEFAULT.index()].raise_cap(coroutines);
     Reservation { coroutines }
 }

@@ -1,13 +1,17 @@
 //! What a running coroutine does to itself: yield and park.
 #![allow(unsafe_code)] // # Safety: each function acts on the calling coroutine's own block, on its own stack.
 
+use std::sync::Arc;
 use std::task::Waker;
 
-use super::block::{Block, Phase};
+use super::block::{Block, Extras, Phase};
+use super::home::Home;
 use super::state::Park;
+use super::switch::Fiber;
 use super::thread::this_thread;
 use super::wake::Target;
 use super::{CoroutineRef, unwind};
+use crate::primitive::atomic::Ordering;
 
 /// Whether the caller runs in a coroutine.
 ///
@@ -49,7 +53,7 @@ pub fn current() -> Option<CoroutineRef> {
 /// - Outside of a coroutine.
 /// - In a drop guard while the coroutine is unwinding; see the [module's](super) remarks on cancellation.
 /// - With the payload [`Cancelled`](super::Cancelled), to unwind the coroutine, if it is to end.
-#[inline]
+#[inline(always)]
 pub fn yield_now() {
     let Some(block) = this_thread().current.get() else {
         panic!("yield_now called outside of a coroutine");
@@ -59,14 +63,14 @@ pub fn yield_now() {
 }
 
 #[inline(always)]
-fn suspend(block: &Block, phase: Phase) {
-    if block.unwind.get() {
+fn suspend(block: &'static Block, phase: Phase) {
+    if block.has(Extras::UNWIND) {
         unwind::raise(block);
     }
     block.phase.set(phase);
     // SAFETY: the block is the calling coroutine's, so this is its fiber's stack.
-    unsafe { block.fiber.suspend() };
-    if block.unwind.get() {
+    let block = unsafe { Fiber::suspend(block) };
+    if block.has(Extras::UNWIND) {
         unwind::raise(block);
     }
 }
@@ -82,32 +86,62 @@ pub(crate) fn park() -> bool {
     let thread = this_thread();
     let Some(block) = thread.current.get() else { return false };
     unwind::refuse_suspension(block);
-    // SAFETY: the block is the calling coroutine's, which isn't parked yet.
-    unsafe {
-        if (*block.home.get()).is_none() {
-            *block.home.get() = thread.home.borrow().clone();
-        }
+    if block.has(Extras::UNWIND) {
+        // Before `PARKED` is set: a coroutine that runs never has it (rule 2 of the state word).
+        unwind::raise(block);
+    }
+    // Relaxed: published by the Release of `State::park`.
+    block.thread.store(thread.id.get(), Ordering::Relaxed);
+    if !block.has(Extras::HOME)
+        // While a stale queue entry exists, its owner may be reading the home (rule 4 of the block).
+        && !block.state.is_scheduled()
+        && let Some(home) = thread.home.borrow().clone()
+    {
+        // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no queue has it.
+        unsafe { *block.home.get() = Some(home) };
+        block.add_extra(Extras::HOME);
     }
     match block.state.park() {
         Park::Suspend => suspend(block, Phase::Parked),
         Park::Woken => {}
         Park::Cancelled => {
-            block.unwind.set(true);
+            block.add_extra(Extras::UNWIND);
             unwind::raise(block);
         }
     }
     true
 }
 
+/// The home of the calling coroutine: its own, or else the one that it would get if it parked now.
+pub(crate) fn home() -> Option<Arc<dyn Home>> {
+    let thread = this_thread();
+    let block = thread.current.get()?;
+    if block.has(Extras::HOME) {
+        // SAFETY: the calling coroutine's own block, whose home is set once.
+        unsafe { (*block.home.get()).clone() }
+    } else {
+        thread.home.borrow().clone()
+    }
+}
+
 /// Has `hook` called if the calling coroutine refuses to be unwound and is abandoned.
 ///
 /// # Safety
 ///
-/// `hook` lives until the coroutine has ended.
+/// `hook` lives until the coroutine has ended, or until [`forget_on_abandon`].
 pub(crate) unsafe fn on_abandon<'a>(hook: &'a (dyn Fn() + 'a)) {
     if let Some(block) = this_thread().current.get() {
         // SAFETY: only the lifetime changes, and the hook lives as long as it may be called (contract).
         let hook = unsafe { std::mem::transmute::<&'a (dyn Fn() + 'a), &'static (dyn Fn() + 'static)>(hook) };
         block.on_abandon.set(Some(hook.into()));
+        block.add_extra(Extras::ABANDON_HOOK);
+    }
+}
+
+/// Takes the hook of [`on_abandon`] back.
+pub(crate) fn forget_on_abandon() {
+    if let Some(block) = this_thread().current.get() {
+        block.on_abandon.set(None);
+        block.remove_extra(Extras::ABANDON_HOOK);
     }
 }

@@ -22,6 +22,9 @@ const CHUNK: usize = 4096;
 /// Chunks at most: 16 million coroutines, or what the slot field of a 32-bit waker allows.
 const CHUNKS: usize = if cfg!(target_pointer_width = "64") { 4096 } else { 256 };
 
+/// Coroutines that there can be at a time.
+pub(super) const CAPACITY: usize = CHUNK * CHUNKS;
+
 static TABLE: [AtomicPtr<Block>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { free: Vec::new(), fresh: 0 });
@@ -52,7 +55,7 @@ pub(super) fn take() -> io::Result<&'static Block> {
     }
     let slot = slots.fresh;
     let Some(chunk) = TABLE.get(slot / CHUNK) else {
-        let message = format!("more than {} coroutines at a time", CHUNKS * CHUNK);
+        let message = format!("more than {CAPACITY} coroutines at a time");
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, message));
     };
     let base = match NonNull::new(chunk.load(Ordering::Relaxed)) {

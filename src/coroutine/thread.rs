@@ -112,6 +112,11 @@ fn register() -> &'static Thread {
 unsafe extern "C" fn unregister(record: *mut c_void) {
     // SAFETY: contract.
     let record = unsafe { &*record.cast::<Thread>() };
+    // Spawned coroutines whose home never ended: nobody can unwind them any more.
+    for _ in record.live.take() {
+        supply::leak(record);
+    }
+    drop(record.home.take());
     supply::donate(record);
     tls::set(std::ptr::null());
     RECORDS.lock().free.push(record);

@@ -25,11 +25,6 @@ impl Target {
         Self { slot: block.slot.get(), generation: block.state.generation() }
     }
 
-    /// The tenant of that generation.
-    pub(super) fn new(block: &Block, generation: u32) -> Self {
-        Self { slot: block.slot.get(), generation }
-    }
-
     /// Wakes the coroutine.
     pub(crate) fn wake(self) {
         let block = table::get(self.slot);

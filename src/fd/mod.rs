@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coroutine::{Home, Interest, Watch, current_home, in_coroutine};
+use crate::coroutine::{self, Home, Interest, Watch};
 use crate::park;
 use crate::sys;
 
 /// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up. Returns at once if there is.
 ///
-/// A coroutine parks, if a loop runs on its thread; anyone else blocks. The descriptor should be non-blocking: another
+/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks. The descriptor should be non-blocking: another
 /// reader may take the input first.
 ///
 /// ```
@@ -46,7 +46,7 @@ pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
 /// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or refused.
 /// Returns at once if there is.
 ///
-/// A coroutine parks, if a loop runs on its thread; anyone else blocks.
+/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks.
 ///
 /// # Errors
 ///
@@ -60,8 +60,7 @@ pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
 }
 
 fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
-    let home = if in_coroutine() { current_home() } else { None };
-    let Some(home) = home else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
+    let Some(home) = coroutine::home() else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
     loop {
         if sys::poll::wait(fd, interest.poll_events(), Some(Duration::ZERO))? != 0 {
             return Ok(());

@@ -30,7 +30,7 @@ mod thread;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::coroutine::{self, current_home};
+use crate::coroutine;
 
 /// A waker for the caller: for the coroutine that it runs in, or else for its thread.
 ///
@@ -63,7 +63,7 @@ pub fn park() {
 /// As [`park`].
 pub fn park_until(deadline: Instant) {
     let Some(waker) = coroutine::waker() else { return thread::park_until(deadline) };
-    let watch = current_home().map(|home| {
+    let watch = coroutine::home().map(|home| {
         let watch = home.watch_deadline(deadline, waker);
         Unwatch { home, watch }
     });

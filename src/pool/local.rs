@@ -12,6 +12,9 @@ const OVERFLOW: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// A thread's alloc pool (`hot`, `spare`) and overflow.
 #[derive(Debug)]
 pub(crate) struct Local<T: Pooled> {
+    /// The object that was given back last, if it is still there. A thread that takes and gives in turn touches only this:
+    /// in `hot` each step would wait for the memory writes of the one before, twice (link and head, length).
+    slot: Option<NonNull<T>>,
     hot: Batch<T>,
     spare: Batch<T>,
     overflow: [Batch<T>; OVERFLOW],
@@ -19,16 +22,14 @@ pub(crate) struct Local<T: Pooled> {
 
 impl<T: Pooled> Local<T> {
     pub(crate) const fn new() -> Self {
-        Self { hot: Batch::new(), spare: Batch::new(), overflow: [const { Batch::new() }; OVERFLOW] }
+        Self { slot: None, hot: Batch::new(), spare: Batch::new(), overflow: [const { Batch::new() }; OVERFLOW] }
     }
 
     /// Takes the object that was given back last, from this thread or else from the release stack.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, release: &Release<T>) -> Option<NonNull<T>> {
-        match self.hot.pop() {
-            Some(item) => Some(item),
-            None => self.refill(release),
-        }
+        let item = self.slot.take().or_else(|| self.hot.pop());
+        if item.is_some() { item } else { self.refill(release) }
     }
 
     #[cold]
@@ -50,8 +51,12 @@ impl<T: Pooled> Local<T> {
     ///
     /// - `item` is valid until it has been taken out again.
     /// - The caller owns `item`, and gives it up.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn give(&mut self, item: NonNull<T>, release: &Release<T>) -> Option<Batch<T>> {
+        if self.slot.is_none() {
+            self.slot = Some(item);
+            return None;
+        }
         let excess = if self.hot.len() < BATCH { None } else { self.spill(release) };
         // SAFETY: passed on.
         unsafe { self.hot.push(item) };
@@ -88,6 +93,12 @@ impl<T: Pooled> Local<T> {
 
     /// Takes all out.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Batch<T>)) {
+        if let Some(item) = self.slot.take() {
+            let mut single = Batch::new();
+            // SAFETY: the slot owned the object.
+            unsafe { single.push(item) };
+            each(single);
+        }
         let lists = [&mut self.hot, &mut self.spare].into_iter().chain(&mut self.overflow);
         for list in lists {
             let batch = mem::replace(list, Batch::new());

@@ -70,15 +70,19 @@ unsafe fn spawn_unchecked<T>(
     let outcome = Arc::new(Outcome::new());
     let completion = Completion::new(outcome.clone());
     let mut target = None;
+    // If the body is dropped unrun, the closure goes first, then the outcome is decided.
+    let parts = (f, completion);
     let body = |own| {
         target = Some(own);
         move || {
-            // Taken whole, so that it is dropped, and the outcome decided, if the body is dropped unrun.
-            let completion = completion;
+            // Captured whole, for that order.
+            let parts = parts;
+            let (f, completion) = parts;
             let abandoned = || on_abandon(&completion);
-            // SAFETY: the hook lives in this frame, which the coroutine can't leave but by ending.
+            // SAFETY: the hook lives in this frame until it is forgotten below, or the coroutine ends.
             unsafe { coroutine::on_abandon(&abandoned) };
             let result = panic::catch_unwind(AssertUnwindSafe(f));
+            coroutine::forget_on_abandon();
             completion.complete(result);
         }
     };

@@ -67,7 +67,7 @@ impl Epoll {
         &mut self,
         fd: BorrowedFd<'_>,
         interest: Interest,
-        waker: Waker,
+        waker: &Waker,
         fired: &mut Vec<Waker>,
     ) -> io::Result<u64> {
         let fd = fd.as_raw_fd();
@@ -87,29 +87,29 @@ impl Epoll {
             // A regular file: always ready.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 self.next += 1;
-                fired.push(waker);
+                fired.push(waker.clone());
                 return Ok(watch);
             }
             Err(error) => return Err(error),
         }
         self.next += 1;
-        descriptor.waiters.push(Waiter { watch, events, waker });
+        descriptor.waiters.push(Waiter { watch, events, waker: waker.clone() });
         self.watches.insert(watch, fd);
         Ok(watch)
     }
 
-    /// Ends a watch. Returns whether it had fired.
-    pub(in crate::aio) fn unwatch(&mut self, watch: u64) -> bool {
-        let Some(fd) = self.watches.remove(&watch) else { return true };
-        if let Some(descriptor) = self.descriptors.get_mut(&fd) {
-            descriptor.waiters.retain(|waiter| waiter.watch != watch);
-            // It stays armed for the others; an event that nobody waits for any more disarms it.
-            if descriptor.waiters.is_empty() {
-                self.epoll.delete(fd);
-                (descriptor.registered, descriptor.armed) = (false, 0);
-            }
+    /// Ends a watch. Returns its waker, unless it has fired.
+    pub(in crate::aio) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
+        let fd = self.watches.remove(&watch)?;
+        let descriptor = self.descriptors.get_mut(&fd)?;
+        let place = descriptor.waiters.iter().position(|waiter| waiter.watch == watch)?;
+        let waiter = descriptor.waiters.remove(place);
+        // It stays armed for the others; an event that nobody waits for any more disarms it.
+        if descriptor.waiters.is_empty() {
+            self.epoll.delete(fd);
+            (descriptor.registered, descriptor.armed) = (false, 0);
         }
-        false
+        Some(waiter.waker)
     }
 
     /// Waits for events, at most `timeout` (`None`: without limit); moves the wakers of what is ready to `fired`. Returns

@@ -33,17 +33,17 @@ impl Runtime for Aioco {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>((): (), body: B) -> Coroutine {
         Coroutine::new(move || body.run(&mut YieldNow)).expect("a stack can be mapped")
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Coroutine) {
         coroutine.enter();
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(_: Coroutine) {}
 
     fn create_parked() -> io::Result<Coroutine> {
@@ -55,12 +55,12 @@ impl CrossThread for Aioco {
     type Unstarted = Unstarted;
     const SENDS_SPARES_BACK: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted((): ()) -> Unstarted {
         Coroutine::builder().create_unstarted(|| Empty.run(&mut YieldNow)).expect("a stack can be mapped")
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Unstarted) -> Coroutine {
         unstarted.bind()
     }

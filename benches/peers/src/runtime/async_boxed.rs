@@ -20,20 +20,20 @@ impl Runtime for AsyncBoxed {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>((): (), body: B) -> Self::Coroutine {
         // Without the black box the compiler sees through the allocation and removes it.
         hint::black_box(Box::pin(body.run_async()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Self::Coroutine) {
         let mut context = Context::from_waker(Waker::noop());
         // Whether it is pending or ready is known to the loop.
         let _ = coroutine.as_mut().poll(&mut context);
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(_: Self::Coroutine) {}
 }
 
@@ -41,12 +41,12 @@ impl CrossThread for AsyncBoxed {
     type Unstarted = Pin<Box<dyn Future<Output = ()> + Send>>;
     const SENDS_SPARES_BACK: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted((): ()) -> Self::Unstarted {
         hint::black_box(Box::pin(Empty.run_async()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Self::Unstarted) -> Self::Coroutine {
         unstarted
     }

@@ -30,17 +30,17 @@ impl Runtime for Corosensei {
         DefaultStack::new(STACK_SIZE)
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>(stack: DefaultStack, body: B) -> Self::Coroutine {
         Coroutine::with_stack(stack, move |mut yielder, ()| body.run(&mut yielder))
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Self::Coroutine) {
         coroutine.resume(());
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(coroutine: Self::Coroutine) -> DefaultStack {
         coroutine.into_stack()
     }
@@ -50,12 +50,12 @@ impl CrossThread for Corosensei {
     type Unstarted = Unstarted;
     const SENDS_SPARES_BACK: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted(stack: DefaultStack) -> Unstarted {
         Unstarted::new(stack)
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Unstarted) -> Self::Coroutine {
         unstarted.into_coroutine()
     }
@@ -70,12 +70,12 @@ pub struct Unstarted(Coroutine<(), (), ()>);
 unsafe impl Send for Unstarted {}
 
 impl Unstarted {
-    #[inline]
+    #[inline(always)]
     pub fn new(stack: DefaultStack) -> Self {
         Self(Corosensei::create(stack, Empty))
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn into_coroutine(self) -> Coroutine<(), (), ()> {
         self.0
     }

@@ -70,7 +70,7 @@ impl Runtime for Fcontext {
         ProtectedFixedSizeStack::new(Stack::default_size()).map_err(io::Error::other)
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>(stack: ProtectedFixedSizeStack, body: B) -> Coroutine {
         const { assert!(mem::align_of::<B>() <= STACK_ALIGNMENT) };
         let reserved = mem::size_of::<B>().next_multiple_of(STACK_ALIGNMENT);
@@ -86,7 +86,7 @@ impl Runtime for Fcontext {
         Coroutine { context: Some(context), body: place as usize, ended: false, stack, not_send: PhantomData }
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Coroutine) {
         assert!(!coroutine.ended, "entered after its end");
         let context = coroutine.context.take().expect("not running");
@@ -96,7 +96,7 @@ impl Runtime for Fcontext {
         coroutine.ended = transfer.data == ENDED;
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(coroutine: Coroutine) -> ProtectedFixedSizeStack {
         assert!(coroutine.ended, "reclaimed before its end");
         coroutine.stack
@@ -107,12 +107,12 @@ impl CrossThread for Fcontext {
     type Unstarted = Unstarted;
     const SENDS_SPARES_BACK: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted(stack: ProtectedFixedSizeStack) -> Unstarted {
         Unstarted(Self::create(stack, Empty))
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Unstarted) -> Coroutine {
         unstarted.0
     }

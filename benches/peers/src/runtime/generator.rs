@@ -41,18 +41,18 @@ impl Runtime for Generator {
         Ok(Finished(Gn::new_scoped_local(|_| ())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>(Finished(mut generator): Finished, body: B) -> Coroutine {
         generator.scoped_init(move |mut scope| body.run(&mut scope));
         generator
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Coroutine) {
         coroutine.resume();
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(coroutine: Coroutine) -> Finished {
         assert!(coroutine.is_done(), "reclaimed before its end");
         Finished(coroutine)
@@ -63,12 +63,12 @@ impl CrossThread for Generator {
     type Unstarted = Unstarted;
     const SENDS_SPARES_BACK: bool = true;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted(finished: Finished) -> Unstarted {
         Unstarted(Self::create(finished, Empty))
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Unstarted) -> Coroutine {
         unstarted.0
     }

@@ -15,7 +15,7 @@ static STACKS: Mutex<Vec<DefaultStack>> = Mutex::new(Vec::new());
 /// corosensei with one pool of stacks for all threads.
 pub struct NaivePool;
 
-#[inline]
+#[inline(always)]
 fn take() -> DefaultStack {
     let pooled = STACKS.lock().unwrap_or_else(PoisonError::into_inner).pop();
     pooled.unwrap_or_else(|| Corosensei::spare().expect("a stack can be mapped"))
@@ -30,17 +30,17 @@ impl Runtime for NaivePool {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn create<B: Body>((): (), body: B) -> Self::Coroutine {
         Corosensei::create(take(), body)
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(coroutine: &mut Self::Coroutine) {
         Corosensei::enter(coroutine);
     }
 
-    #[inline]
+    #[inline(always)]
     fn reclaim(coroutine: Self::Coroutine) {
         let stack = Corosensei::reclaim(coroutine);
         STACKS.lock().unwrap_or_else(PoisonError::into_inner).push(stack);
@@ -51,12 +51,12 @@ impl CrossThread for NaivePool {
     type Unstarted = Unstarted;
     const SENDS_SPARES_BACK: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn create_unstarted((): ()) -> Unstarted {
         Unstarted::new(take())
     }
 
-    #[inline]
+    #[inline(always)]
     fn bind(unstarted: Unstarted) -> Self::Coroutine {
         unstarted.into_coroutine()
     }
