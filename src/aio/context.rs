@@ -210,7 +210,7 @@ impl Shared {
         });
         // What becomes ready from here on has its turn next time.
         let mut batch = Batch { shared: self, list: ready.unwrap_or_default() };
-        while let Some(woken) = batch.list.next() {
+        for woken in batch.list.by_ref() {
             progress = true;
             woken.run();
         }

@@ -13,9 +13,11 @@ use super::Adapter;
 /// A first-in first-out list of nodes that it owns.
 #[derive(Debug)]
 pub(crate) struct Fifo<A: Adapter> {
-    /// First and last node; the last one's link is stale.
-    ends: Option<(NonNull<A::Node>, NonNull<A::Node>)>,
+    ends: Option<Ends<A::Node>>,
 }
+
+/// The first and the last node; the last one's link is stale.
+type Ends<T> = (NonNull<T>, NonNull<T>);
 
 impl<A: Adapter> Fifo<A> {
     pub(crate) const fn new() -> Self {
