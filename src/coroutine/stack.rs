@@ -266,3 +266,76 @@ impl Slabs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mmap::{self, fault};
+
+    /// Tests of this file use classes of their own, so that they can count.
+    fn class(size: usize) -> Class {
+        Class::for_size(size).unwrap()
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_to_a_class_or_refused() {
+        assert_eq!(class(1), class(MIN_SIZE));
+        assert_eq!(class(MIN_SIZE + 1).size(), 2 * MIN_SIZE);
+        assert_eq!(class(DEFAULT_SIZE), Class::DEFAULT);
+        assert_eq!(class(MAX_SIZE).index(), CLASSES - 1);
+        for nonsense in [0, MAX_SIZE + 1, usize::MAX] {
+            assert_eq!(Class::for_size(nonsense).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn stacks_are_apart_and_start_at_different_offsets_of_different_pages() {
+        let class = class(1 << 20);
+        let stacks: Vec<_> = (0..8).map(|_| Stack::take(class).unwrap()).collect();
+        for (stack, next) in stacks.iter().zip(&stacks[1..]) {
+            let apart = next.limit.addr().get() - stack.limit.addr().get();
+            assert_eq!(apart / page_size() % 2, 1, "an odd number of pages");
+            assert!(stack.start < next.limit);
+            let offset = |stack: &Stack| stack.start.addr().get() % page_size();
+            assert_ne!(offset(stack), offset(next));
+        }
+        stacks.into_iter().for_each(|stack| stack.discard(class));
+    }
+
+    #[test]
+    fn a_refused_mapping_is_an_error_and_a_later_one_succeeds() {
+        let class = class(16 << 20);
+        fault::fail_from(fault::Call::Mmap, 0);
+        let error = Stack::take(class).unwrap_err();
+        fault::heal();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        Stack::take(class).unwrap().discard(class);
+    }
+
+    #[test]
+    fn a_refused_guard_is_an_error_and_loses_no_slot() {
+        let class = class(32 << 20);
+        let first = Stack::take(class).unwrap();
+        let second = {
+            fault::fail_from(fault::Call::Guard, 0);
+            assert_eq!(Stack::take(class).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+            fault::heal();
+            Stack::take(class).unwrap()
+        };
+        let apart = second.limit.addr().get() - first.limit.addr().get();
+        assert_eq!(apart, class.pitch(), "the slot whose guard was refused is taken next");
+        first.discard(class);
+        second.discard(class);
+    }
+
+    #[test]
+    fn a_slab_without_stacks_in_use_is_unmapped_when_it_is_the_second_one() {
+        let class = class(64 << 20);
+        assert_eq!(class.slots(), 1);
+        let stacks: Vec<_> = (0..3).map(|_| Stack::take(class).unwrap()).collect();
+        let before = mmap::unmapped();
+        stacks.into_iter().for_each(|stack| stack.discard(class));
+        assert!(mmap::unmapped() >= before + 2);
+        assert_eq!(SLABS[class.index()].lock().all.len(), 1);
+    }
+}

@@ -43,7 +43,11 @@ pub(super) fn take(thread: &Thread, class: Class) -> io::Result<&'static Block> 
 
 #[cold]
 fn make(class: Class) -> io::Result<&'static Block> {
-    let stack = Stack::take(class)?;
+    // Idle coroutines of other sizes may hold what this one lacks: address space, and mappings where guards cost some.
+    let stack = Stack::take(class).or_else(|_| {
+        trim();
+        Stack::take(class)
+    })?;
     let block = match table::take() {
         Ok(block) => block,
         Err(error) => {
