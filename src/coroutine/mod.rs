@@ -35,6 +35,16 @@
 //!
 //! With `panic = "abort"`, a suspended coroutine that is dropped is lost with its stack: nothing can unwind it.
 //!
+//! # The switch
+//!
+//! On x86-64 and aarch64 Linux the crate switches stacks by a jump that is inlined into whoever enters, which the return
+//! predictors of CPUs can follow: keep [`enter`](Coroutine::enter) inlined into your loop, since a function that returns between
+//! one entry and the next is mispredicted. Elsewhere corosensei switches. All registers that live code uses survive a switch.
+//! User shadow stacks (x86 CET) aren't supported; programs with this crate aren't marked as supporting them, so the loader leaves
+//! them off. Nor is `SafeStack`, which would need its second stack switched as well.
+//!
+//! A debugger shows the frames of a coroutine as far as its outermost one.
+//!
 //! # Floating point
 //!
 //! The control words (rounding, masks of exceptions) are shared by all coroutines of a thread, like those of functions.

@@ -1,6 +1,6 @@
 //! Spawned coroutines and their join handles.
 //!
-//! A spawned coroutine and its [`JoinHandle`] share an [`Outcome`]: the coroutine puts its result there and wakes
+//! A spawned coroutine and its [`JoinHandle`] share an outcome: the coroutine puts its result there and wakes
 //! whoever waits. The coroutine's side is a guard, so the outcome is decided whatever becomes of the coroutine: it
 //! returns, panics, is unwound, or is dropped before it starts.
 #![allow(unsafe_code)] // # Safety: only forwards the contract of `Builder::spawn`.

@@ -131,6 +131,23 @@ pub fn cost<R: Runtime>(times: u64) -> Duration {
     })
 }
 
+/// [`cost`], where a real call lies between the loop and each entry.
+pub fn cost_behind_call<R: Runtime>(times: u64) -> Duration {
+    #[inline(never)]
+    fn enter<R: Runtime>(coroutine: &mut R::Coroutine) {
+        R::enter(coroutine);
+    }
+    let mut spare = spare::<R>();
+    timed(|| {
+        for _ in 0..times {
+            let mut coroutine = R::create(spare, YieldOnce);
+            enter::<R>(&mut coroutine);
+            enter::<R>(&mut coroutine);
+            spare = R::reclaim(coroutine);
+        }
+    })
+}
+
 /// The lives of [`BATCH`] coroutines at once, each suspending five calls down before the first is entered again: what a
 /// block driver with as many requests in flight does.
 pub fn deep_batch<R: Runtime>(times: u64) -> Duration {

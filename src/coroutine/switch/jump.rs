@@ -56,6 +56,15 @@
 //! returns as predicted even if the coroutine was suspended in between, provided that the other side made no return
 //! of its own beyond what it called: this is why `enter`, and what it is made of, are inlined into their caller.
 //!
+//! # What it costs, and what is left
+//!
+//! `ci/instructions.sh` counts 101 instructions for the life of a coroutine (create, enter, end, drop) and 77 for a pair of
+//! switches (enter, yield) on x86-64, loops included. Of the pair, 22 are the two exchanges, the least that a switch by jump needs; 12
+//! read the thread's record three times, with a check that it exists; 10 ask whether the thread is unwinding, on both sides; the rest
+//! keeps the phase, the current coroutine and the two flags (to be unwound; something to look after) up to date. The reads
+//! are all independent of each other, so what bounds a pair is the chain of stack pointers through `other`: a store that the next
+//! load must wait for, twice.
+//!
 //! # Unwinding
 //!
 //! A panic never crosses the switch: the [root](root) catches it. A backtrace from inside a coroutine ends at `bottom`, whose

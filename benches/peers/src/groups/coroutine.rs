@@ -102,6 +102,17 @@ pub const GROUP: Group = Group {
             ),
         },
         Case {
+            name: "cost-behind-call",
+            about: "the same, entered by a function that isn't inlined, whose return the CPU predicts wrongly",
+            method: on_one_core(
+                1,
+                contestants!(
+                    R => loops::cost_behind_call::<R>,
+                    [Aioco, Corosensei, NaivePool, Generator, Fcontext, AsyncBoxed]
+                ),
+            ),
+        },
+        Case {
             name: "cost-deep5-qd8",
             about: "the same for eight coroutines in turn, suspending five calls down, per coroutine",
             method: on_one_core(
