@@ -16,6 +16,8 @@ mod context;
 mod fdmon;
 mod home_cell;
 pub(crate) mod notify;
+mod shared;
 mod timers;
+mod turn;
 
 pub use context::{AioContext, Remote};

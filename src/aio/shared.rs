@@ -1,0 +1,141 @@
+//! What a context, its remotes and its coroutines share, and how it ends.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::fdmon::Epoll;
+use super::home_cell::HomeCell;
+use super::notify::Notify;
+use super::timers::Timers;
+use crate::coroutine::{Home, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, unwind_all};
+use crate::primitive::atomic::{AtomicBool, Ordering, fence};
+use crate::sys::eventfd::EventFd;
+
+/// What the context, its remotes and its coroutines share.
+pub(super) struct Shared {
+    /// Coroutines that other threads scheduled.
+    pub(super) pushed: RunQueue,
+    pub(super) notify: Notify,
+    /// Wakes the loop when it sleeps.
+    pub(super) notifier: EventFd,
+    ended: AtomicBool,
+    /// The loop's own; `None` when the context has ended.
+    local: HomeCell<Option<Local>>,
+}
+
+pub(super) struct Local {
+    /// Coroutines that are to run.
+    pub(super) ready: WokenList,
+    pub(super) monitor: Epoll,
+    pub(super) timers: Timers,
+    /// Turns in a row that looked at no descriptor.
+    pub(super) busy_turns: u32,
+}
+
+impl Shared {
+    /// The shared state of a context of the calling thread.
+    pub(super) fn new() -> io::Result<Self> {
+        let notifier = EventFd::new()?;
+        let monitor = Epoll::new(&notifier)?;
+        let local = Local { ready: WokenList::new(), monitor, timers: Timers::default(), busy_turns: 0 };
+        Ok(Self {
+            pushed: RunQueue::new(),
+            notify: Notify::new(),
+            notifier,
+            ended: AtomicBool::new(false),
+            local: HomeCell::new(Some(local)),
+        })
+    }
+
+    /// Whether the context has ended. A hint, unless called on its thread.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place in `f`.
+    pub(super) fn with_local<R>(&self, f: impl FnOnce(&mut Local) -> R) -> Option<R> {
+        self.local.with(|local| local.as_mut().map(f))
+    }
+
+    /// Unwinds and drops what is left.
+    pub(super) fn end(self: &Arc<Self>) {
+        let _home = enter_home(self.clone());
+        self.ended.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Notify::must_signal`: a push either is seen by the drain below, or sees `ended`.
+        fence(Ordering::SeqCst);
+        loop {
+            // Each of these may make new ones: drop guards may wake and spawn.
+            let pushed = self.pushed.take_all();
+            let ready = self.with_local(|local| std::mem::take(&mut local.ready)).unwrap_or_default();
+            let done = pushed.is_empty() && ready.is_empty();
+            drop(pushed);
+            drop(ready);
+            unwind_all(&**self);
+            if done && self.with_local(|local| local.ready.is_empty()).unwrap_or(true) {
+                break;
+            }
+        }
+        let local = self.local.with(Option::take);
+        drop(local);
+    }
+}
+
+impl Home for Shared {
+    fn schedule(&self, woken: Woken) {
+        if self.is_current() {
+            let mut woken = Some(woken);
+            self.with_local(|local| woken.take().map(|woken| local.ready.push_back(woken)));
+            // If the context has ended, the turn is dropped here, where user code may run.
+            drop(woken);
+            return;
+        }
+        self.pushed.push(woken);
+        if self.notify.must_signal() {
+            self.notifier.signal();
+        }
+        // Relaxed: after the fence in `must_signal`, which pairs with the one in `end`.
+        if self.has_ended() {
+            drop(self.pushed.take_all());
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        self.local.is_current()
+    }
+
+    fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch> {
+        let mut fired = Vec::new();
+        let watch = self.with_local(|local| local.monitor.watch(fd, interest, &waker, &mut fired));
+        fired.into_iter().for_each(Waker::wake);
+        match watch {
+            Some(watch) => watch.map(|number| Watch(number << 1)),
+            None => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
+        }
+    }
+
+    fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch {
+        let number = self.with_local(|local| local.timers.set(deadline, waker.clone()));
+        Watch(number.unwrap_or_default() << 1 | 1)
+    }
+
+    fn unwatch(&self, Watch(key): Watch) -> bool {
+        let withdrawn = self.with_local(|local| match key & 1 {
+            0 => local.monitor.unwatch(key >> 1),
+            _ => local.timers.withdraw(key >> 1),
+        });
+        withdrawn.flatten().is_none()
+    }
+
+    fn turn(self: Arc<Self>) {
+        refuse_coroutine("turn");
+        self.run_once(true);
+    }
+}
+
+/// Panics if the caller is a coroutine.
+pub(super) fn refuse_coroutine(function: &str) {
+    assert!(!in_coroutine(), "AioContext::{function} was called inside of a coroutine");
+}
