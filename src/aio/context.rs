@@ -8,6 +8,7 @@ use std::panic::{self, AssertUnwindSafe, Location};
 use std::sync::Arc;
 use std::thread;
 
+use super::bh::{self, BottomHalf};
 use super::shared::{Shared, refuse_coroutine};
 use crate::coroutine::{Builder, Home};
 use crate::task::{self, JoinHandle};
@@ -59,6 +60,31 @@ impl AioContext {
         f: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         task::spawn_on(&self.home(), builder, f)
+    }
+
+    /// Makes a bottom half: `callback` runs on this thread, in a turn of this context, when it has been scheduled.
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    /// let context = aioco::AioContext::new()?;
+    /// let runs = Rc::new(Cell::new(0));
+    /// let count = runs.clone();
+    /// let bottom_half = context.bottom_half(move || count.set(count.get() + 1));
+    /// bottom_half.schedule();
+    /// bottom_half.schedule(); // twice before it runs is once
+    /// assert!(context.poll(true));
+    /// assert_eq!(runs.get(), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// A callback that panics does so out of [`poll`](Self::poll); those behind it have their turn in the next one.
+    pub fn bottom_half(&self, callback: impl FnMut() + 'static) -> BottomHalf {
+        BottomHalf::new(&self.shared, callback)
+    }
+
+    /// Runs `f` once, in the next turn, in its turn among the bottom halves.
+    pub fn schedule_once(&self, f: impl FnOnce() + 'static) {
+        self.shared.push_bottom_half(bh::Node::once(&self.shared, f));
     }
 
     /// Runs `f` as a coroutine of this context, and the loop until it has ended. What `f` borrows need not be `'static`.
@@ -137,6 +163,14 @@ impl Remote {
         }
         let home: Arc<dyn Home> = self.shared.clone();
         task::spawn_on(&home, Builder::new(), f)
+    }
+}
+
+impl Remote {
+    /// Runs `f` once, on the context's thread, in its turn among the bottom halves. If the context has ended, or ends before that,
+    /// `f` is dropped.
+    pub fn schedule_once(&self, f: impl FnOnce() + Send + 'static) {
+        self.shared.push_bottom_half(bh::Node::once_sent(&self.shared, f));
     }
 }
 

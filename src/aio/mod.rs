@@ -12,6 +12,8 @@
 //! Waking a context that is running costs no system call on either side; waking one that sleeps costs one write to its eventfd
 //! and one read of it.
 
+mod bh;
+pub(crate) mod bh_state;
 mod context;
 mod fdmon;
 mod home_cell;
@@ -20,4 +22,5 @@ mod shared;
 mod timers;
 mod turn;
 
+pub use bh::{BottomHalf, Trigger};
 pub use context::{AioContext, Remote};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::bh::{Node, Queue, Scheduled};
 use super::fdmon::Epoll;
 use super::home_cell::HomeCell;
 use super::notify::Notify;
@@ -18,17 +19,20 @@ use crate::sys::eventfd::EventFd;
 pub(super) struct Shared {
     /// Coroutines that other threads scheduled.
     pub(super) pushed: RunQueue,
+    /// Bottom halves that were scheduled.
+    pub(super) scheduled: Scheduled,
     pub(super) notify: Notify,
     /// Wakes the loop when it sleeps.
     pub(super) notifier: EventFd,
     ended: AtomicBool,
     /// The loop's own; `None` when the context has ended.
-    local: HomeCell<Option<Local>>,
+    pub(super) local: HomeCell<Option<Local>>,
 }
 
 pub(super) struct Local {
     /// Coroutines that are to run.
     pub(super) ready: WokenList,
+    pub(super) bottom_halves: Queue,
     pub(super) monitor: Epoll,
     pub(super) timers: Timers,
     /// Turns in a row that looked at no descriptor.
@@ -40,9 +44,16 @@ impl Shared {
     pub(super) fn new() -> io::Result<Self> {
         let notifier = EventFd::new()?;
         let monitor = Epoll::new(&notifier)?;
-        let local = Local { ready: WokenList::new(), monitor, timers: Timers::default(), busy_turns: 0 };
+        let local = Local {
+            ready: WokenList::new(),
+            bottom_halves: Queue::new(),
+            monitor,
+            timers: Timers::default(),
+            busy_turns: 0,
+        };
         Ok(Self {
             pushed: RunQueue::new(),
+            scheduled: Scheduled::new(),
             notify: Notify::new(),
             notifier,
             ended: AtomicBool::new(false),
@@ -60,11 +71,29 @@ impl Shared {
         self.local.with(|local| local.as_mut().map(f))
     }
 
+    /// Queues a bottom half whose `QUEUED` flag the caller has set.
+    pub(super) fn push_bottom_half(&self, node: Arc<Node>) {
+        self.scheduled.push(node);
+        self.published();
+        if self.has_ended() {
+            self.scheduled.clear();
+        }
+    }
+
+    /// Wakes the loop, if it sleeps, after something was published for it. Afterwards `has_ended` is exact: if it is false, the
+    /// loop, or its end, sees what was published.
+    fn published(&self) {
+        // A loop that is running on this very thread will look by itself.
+        if !self.is_current() && self.notify.must_signal() {
+            self.notifier.signal();
+        }
+    }
+
     /// Unwinds and drops what is left.
     pub(super) fn end(self: &Arc<Self>) {
         let _home = enter_home(self.clone());
         self.ended.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Notify::must_signal`: a push either is seen by the drain below, or sees `ended`.
+        // Pairs with the fence in `Notify::must_signal`, which every push from another thread is followed by: a push either is seen by the drain below, or sees `ended`.
         fence(Ordering::SeqCst);
         loop {
             // Each of these may make new ones: drop guards may wake and spawn.
@@ -74,6 +103,7 @@ impl Shared {
             drop(pushed);
             drop(ready);
             unwind_all(&**self);
+            self.scheduled.clear();
             if done && self.with_local(|local| local.ready.is_empty()).unwrap_or(true) {
                 break;
             }
@@ -93,10 +123,7 @@ impl Home for Shared {
             return;
         }
         self.pushed.push(woken);
-        if self.notify.must_signal() {
-            self.notifier.signal();
-        }
-        // Relaxed: after the fence in `must_signal`, which pairs with the one in `end`.
+        self.published();
         if self.has_ended() {
             drop(self.pushed.take_all());
         }

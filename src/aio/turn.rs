@@ -4,18 +4,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use super::bh_state::Urgency;
 use super::shared::Shared;
 use crate::coroutine::{WokenList, enter_home};
 
 /// Turns in a row that may look at no descriptor because coroutines are ready to run.
 const MAX_BUSY_TURNS: u32 = 16;
 
+/// How long idle bottom halves wait at most.
+const IDLE_WAIT: Duration = Duration::from_millis(10);
+
 impl Shared {
     /// See [`AioContext::poll`](super::AioContext::poll).
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
         let _home = enter_home(self.clone());
         let fired = self.wait(blocking);
-        let mut progress = !fired.is_empty();
+        let mut progress = self.run_bottom_halves();
+        progress |= !fired.is_empty();
         for waker in fired {
             waker.wake();
         }
@@ -33,11 +38,24 @@ impl Shared {
         progress
     }
 
+    /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether there was
+    /// progress.
+    fn run_bottom_halves(&self) -> bool {
+        self.with_local(|local| local.bottom_halves.refill(&self.scheduled));
+        let mut progress = false;
+        while let Some(entry) = self.with_local(|local| local.bottom_halves.pop()).flatten() {
+            progress |= entry.run();
+        }
+        progress
+    }
+
     /// Waits for descriptors, deadlines and other threads, if there is nothing to run; returns the wakers that are due.
     fn wait(&self, blocking: bool) -> Vec<Waker> {
         let mut fired = Vec::new();
         let notified = self.with_local(|local| {
-            let busy = !local.ready.is_empty() || !self.pushed.is_empty();
+            local.bottom_halves.refill(&self.scheduled);
+            let bottom_halves = local.bottom_halves.urgency();
+            let busy = !local.ready.is_empty() || !self.pushed.is_empty() || bottom_halves == Urgency::Now;
             if busy && local.busy_turns < MAX_BUSY_TURNS {
                 local.busy_turns += 1;
                 local.timers.expire(&mut fired);
@@ -45,10 +63,13 @@ impl Shared {
             }
             local.busy_turns = 0;
             let mut timeout = if blocking && !busy { local.timers.timeout() } else { Some(Duration::ZERO) };
+            if bottom_halves == Urgency::Idle {
+                timeout = Some(timeout.map_or(IDLE_WAIT, |timeout| timeout.min(IDLE_WAIT)));
+            }
             let sleeps = timeout != Some(Duration::ZERO);
             if sleeps {
                 self.notify.announce_sleep();
-                if !self.pushed.is_empty() {
+                if !self.pushed.is_empty() || !self.scheduled.is_empty() {
                     timeout = Some(Duration::ZERO);
                 }
             }

@@ -64,6 +64,24 @@ impl<A: Adapter> Fifo<A> {
         };
     }
 
+    /// Calls `f` with each node, from the front.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&A::Node)) {
+        let Some((first, last)) = self.ends else { return };
+        let mut node = first;
+        loop {
+            // SAFETY: the list owns its nodes.
+            f(unsafe { node.as_ref() });
+            if node == last {
+                return;
+            }
+            // SAFETY: the list owns its nodes, and this is not the last, so its link leads to the next.
+            match unsafe { A::link(node.as_ref()).get() } {
+                Some(next) => node = next,
+                None => return,
+            }
+        }
+    }
+
     /// Detaches the node at the front.
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<NonNull<A::Node>> {

@@ -1,0 +1,112 @@
+//! The flags of a bottom half: what any thread may touch of it.
+//!
+//! | flag | set by | means | cleared by |
+//! |---|---|---|---|
+//! | `QUEUED` | whoever schedules it, if it was clear | it stands in the queue, once | the loop, when it takes it out |
+//! | `SCHEDULED` | `schedule` | it is to run | the loop; `cancel` |
+//! | `IDLE` | `schedule_idle` | it is to run when there is time | the loop; `cancel` |
+//! | `DELETED` | its owner | it will not run again | never |
+//!
+//! Only whoever sets `QUEUED` pushes, so the link is never used twice. The loop clears the flags *before* it runs the
+//! callback: a schedule that comes during the run sets `QUEUED` afresh, and leads to another run.
+//!
+//! # Ordering
+//!
+//! What was written before `schedule` is visible to the run that it leads to: each schedule, also one that finds `QUEUED` set,
+//! is a read-modify-write (Release), and `dequeue` is one as well (Acquire). Checked by the model `bottom_half` of
+//! `loom-tests/`.
+
+use crate::primitive::atomic::{AtomicU32, Ordering};
+use crate::primitive::mutant::mutant;
+
+const QUEUED: u32 = 1 << 0;
+const SCHEDULED: u32 = 1 << 1;
+const IDLE: u32 = 1 << 2;
+const DELETED: u32 = 1 << 3;
+
+/// How soon a queued bottom half wants to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// Not at all: it was cancelled or deleted.
+    Never,
+    /// When there is time.
+    Idle,
+    /// In the next turn.
+    Now,
+}
+
+/// The flags of a bottom half.
+#[derive(Debug)]
+pub(crate) struct BhState(AtomicU32);
+
+impl BhState {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Has it run in the next turn. Returns whether the caller must push it.
+    #[must_use]
+    pub(crate) fn schedule(&self) -> bool {
+        self.set(SCHEDULED)
+    }
+
+    /// Has it run when there is time. Returns whether the caller must push it.
+    #[must_use]
+    pub(crate) fn schedule_idle(&self) -> bool {
+        self.set(IDLE)
+    }
+
+    fn set(&self, flag: u32) -> bool {
+        if mutant!("bh_schedule_without_write") && self.0.load(Ordering::Relaxed) & QUEUED != 0 {
+            return false;
+        }
+        // Release: pairs with the Acquire in `dequeue`.
+        self.0.fetch_or(QUEUED | flag, Ordering::Release) & QUEUED == 0
+    }
+
+    /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the loop's thread.
+    pub(crate) fn cancel(&self) {
+        self.0.fetch_and(!(SCHEDULED | IDLE), Ordering::Relaxed);
+    }
+
+    /// It will not run again.
+    pub(crate) fn delete(&self) {
+        self.0.fetch_or(DELETED, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & DELETED != 0
+    }
+
+    /// How soon it wants to run, if it were taken out of the queue now.
+    pub(crate) fn urgency(&self) -> Urgency {
+        urgency(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the loop has taken it out of the queue; returns whether, and how urgently, it is to run.
+    pub(crate) fn dequeue(&self) -> Urgency {
+        if mutant!("bh_clear_after_run") {
+            return urgency(self.0.load(Ordering::Acquire));
+        }
+        // Acquire: pairs with the Release of the schedules that lead to this run.
+        urgency(self.0.fetch_and(!(QUEUED | SCHEDULED | IDLE), Ordering::Acquire))
+    }
+
+    /// Only for the planted fault that clears the flags too late.
+    #[cfg(all(test, loom))]
+    pub(crate) fn clear_late(&self) {
+        self.0.fetch_and(!(QUEUED | SCHEDULED | IDLE), Ordering::Acquire);
+    }
+}
+
+fn urgency(flags: u32) -> Urgency {
+    if flags & DELETED != 0 {
+        Urgency::Never
+    } else if flags & SCHEDULED != 0 {
+        Urgency::Now
+    } else if flags & IDLE != 0 {
+        Urgency::Idle
+    } else {
+        Urgency::Never
+    }
+}
