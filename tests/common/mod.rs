@@ -1,0 +1,290 @@
+//! What the tests share: a watchdog, children that may crash, figures of the process, and shorthands.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fmt::Debug;
+use std::hint::black_box;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use aioco::coroutine::Cancelled;
+use aioco::{AioContext, Coroutine, JoinHandle};
+
+/// Long enough for any test on a loaded machine; what takes longer hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(100);
+
+/// `n` in an optimised build, and a part of it otherwise.
+pub(crate) fn scaled(n: usize) -> usize {
+    if cfg!(debug_assertions) { n / 4 } else { n }
+}
+
+/// Runs `f` on a thread of its own, and aborts the process if it hasn't ended within `limit`.
+pub(crate) fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> T {
+    let test = thread::current().name().unwrap_or("a test").to_owned();
+    let (alive, ended) = mpsc::channel::<()>();
+    let worker = thread::Builder::new().name(test.clone()).spawn(move || {
+        let _alive = alive;
+        f()
+    });
+    let worker = worker.expect("a thread for a test");
+    if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(limit) {
+        eprintln!("{test} hangs: not done after {limit:?}");
+        process::abort();
+    }
+    worker.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+}
+
+/// The message of a panic.
+pub(crate) fn message_of(f: impl FnOnce()) -> String {
+    let payload = panic::catch_unwind(AssertUnwindSafe(f)).expect_err("should panic");
+    match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => (*payload.downcast::<&str>().expect("a panic with a message")).to_owned(),
+    }
+}
+
+const CHILD: &str = "AIOCO_TEST_CHILD";
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) status: ExitStatus,
+    /// Standard output and standard error.
+    pub(crate) output: String,
+}
+
+impl Exit {
+    #[track_caller]
+    pub(crate) fn assert_success(&self) {
+        assert!(self.status.success(), "{:?}\n{}", self.status, self.output);
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_killed_by(&self, signal: libc::c_int) {
+        assert_eq!(self.status.signal(), Some(signal), "{:?}\n{}", self.status, self.output);
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_says(&self, text: &str) {
+        assert!(self.output.contains(text), "no {text:?} in:\n{}", self.output);
+    }
+}
+
+/// Runs `scenario(argument)` in a process of its own, and tells how that ended.
+///
+/// The process is this test binary, told to run the calling test: so the caller does nothing before, and calls this from
+/// the test's own thread, for one scenario with as many arguments as it likes.
+pub(crate) fn child(argument: &str, scenario: impl FnOnce(&str)) -> Exit {
+    child_with(argument, &[], scenario)
+}
+
+/// As [`child`], with environment variables.
+pub(crate) fn child_with(argument: &str, variables: &[(&str, &str)], scenario: impl FnOnce(&str)) -> Exit {
+    if let Ok(argument) = env::var(CHILD) {
+        act_as_child(|| scenario(&argument));
+    }
+    let test = thread::current().name().expect("libtest names the threads of tests").to_owned();
+    start(argument, variables, &[&test, "--exact", "--nocapture", "--test-threads=1"])
+}
+
+/// The argument of the scenario for which this process was started.
+pub(crate) fn child_argument() -> Option<String> {
+    env::var(CHILD).ok()
+}
+
+/// Runs the scenario of a child, and exits.
+pub(crate) fn act_as_child(scenario: impl FnOnce()) -> ! {
+    no_core_dumps();
+    let result = panic::catch_unwind(AssertUnwindSafe(scenario));
+    process::exit(if result.is_ok() { 0 } else { 101 });
+}
+
+/// Starts this binary as a child, and waits for it.
+pub(crate) fn start(argument: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Exit {
+    let mut command = Command::new(env::current_exe().expect("the test's own path"));
+    command.args(arguments).env("RUST_BACKTRACE", "0").env(CHILD, argument).envs(variables.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starting a child");
+    let stdout = read_all(child.stdout.take().expect("piped"));
+    let stderr = read_all(child.stderr.take().expect("piped"));
+    let status = wait(&mut child, argument);
+    let output = stdout.join().expect("reading a pipe") + &stderr.join().expect("reading a pipe");
+    Exit { status, output }
+}
+
+fn wait(child: &mut Child, argument: &str) -> ExitStatus {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().expect("waiting for a child") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("ending a child");
+            panic!("the child {argument:?} hangs: not done after {LIMIT:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("reading a pipe");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn no_core_dumps() {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is a valid argument.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+}
+
+/// Fills `kilobytes` of the caller's stack, from here downwards, with 0xAA.
+#[inline(never)]
+pub(crate) fn dirty_stack(kilobytes: usize) {
+    #[inline(never)]
+    fn down_to(end: usize) {
+        let rubbish = black_box([0xAAu8; 512]);
+        if (&raw const rubbish).addr() > end {
+            down_to(end);
+        }
+        black_box(rubbish);
+    }
+    let here = 0u8;
+    down_to((&raw const here).addr() - kilobytes * 1024);
+}
+
+/// The number of memory mappings of this process.
+pub(crate) fn mappings() -> usize {
+    fs::read_to_string("/proc/self/maps").expect("/proc is mounted").lines().count()
+}
+
+/// Resident memory of this process, in bytes.
+pub(crate) fn resident() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+    let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the format of statm");
+    pages * page_size()
+}
+
+pub(crate) fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// Whether this kernel can make guard pages that split no mapping.
+pub(crate) fn has_guard_markers() -> bool {
+    const MADV_GUARD_INSTALL: libc::c_int = 102;
+    let len = 4 * page_size();
+    // SAFETY: a new mapping of our own, which is unmapped again.
+    unsafe {
+        let base = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(base, libc::MAP_FAILED);
+        let result = libc::madvise(base, page_size(), MADV_GUARD_INSTALL);
+        libc::munmap(base, len);
+        result == 0
+    }
+}
+
+/// The number in the first word of a file of /proc.
+pub(crate) fn proc_number(path: &str) -> Option<usize> {
+    fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+pub(crate) fn coroutine(f: impl FnOnce() + 'static) -> Coroutine {
+    Coroutine::new(f).expect("a stack")
+}
+
+pub(crate) fn context() -> AioContext {
+    AioContext::new().expect("a context")
+}
+
+#[track_caller]
+pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    context.spawn(f).expect("a stack")
+}
+
+/// Runs turns until nothing is left to do without waiting.
+pub(crate) fn settle(context: &AioContext) {
+    while context.poll(false) {}
+}
+
+#[track_caller]
+pub(crate) fn assert_cancelled<T>(result: thread::Result<T>) {
+    let payload = result.map(drop).expect_err("cancelled");
+    assert!(payload.is::<Cancelled>());
+}
+
+pub(crate) fn sockets() -> (UnixStream, UnixStream) {
+    UnixStream::pair().expect("sockets")
+}
+
+/// Counts: how often something was reached, or how many of its guards were dropped.
+#[derive(Clone, Default)]
+pub(crate) struct Count(Arc<AtomicU32>);
+
+/// Raises a count when it is dropped.
+pub(crate) struct Guard(Count);
+
+impl Count {
+    pub(crate) fn get(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn raise(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn guard(&self) -> Guard {
+        Guard(self.clone())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
+}
+
+/// Calls a function when it is dropped.
+pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Retries a condition that another thread is about to make true; gives up, and lets the caller's assertion fail, after
+/// a long time.
+pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
+/// Asserts that a list of events is in order, with a readable message.
+#[track_caller]
+pub(crate) fn assert_order<T: PartialEq + Debug, U: Into<T> + Copy>(got: &[T], want: &[U]) {
+    let want: Vec<T> = want.iter().map(|&item| item.into()).collect();
+    assert_eq!(got, want);
+}
