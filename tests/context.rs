@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aioco::coroutine::{self, Builder, Cancelled, Interest, enter_home, pool};
+use aioco::coroutine::{self, Builder, Cancelled, Interest, enter_home, pool, unwind_all};
 use aioco::{AioContext, Coroutine, JoinHandle, Remote, fd, in_coroutine, park, task, yield_now};
 use common::{
     Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, eventually, message_of, scaled,
@@ -913,4 +913,167 @@ fn a_loop_that_sleeps_between_wakes_misses_none() {
         }
         waiting.join().expect("no panic");
     });
+}
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_panic_in_the_drop_of_a_closure_that_never_ran_loses_no_other_coroutine() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let context = context();
+            let flag = Count::default();
+            let guard = flag.guard();
+            let parked = spawn(&context, move || {
+                let _guard = guard;
+                park::park();
+            });
+            settle(&context);
+            let bad = OnDrop(|| panic!("in a drop"));
+            let panics = spawn(&context, move || drop(bad));
+            let guard = flag.guard();
+            let after = spawn(&context, move || drop(guard));
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(context)));
+            assert_eq!(flag.get(), 2);
+            for handle in [parked, panics, after] {
+                assert!(handle.is_finished());
+                assert_cancelled(handle.join());
+            }
+            assert_eq!(pool::stats().live, 0);
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn what_a_context_that_has_ended_drops_may_use_its_home() {
+    within(LIMIT, || {
+        let context = context();
+        let home = context.home();
+        drop(context);
+        let dropped = Count::default();
+        let (at_drop, inside) = (home.clone(), dropped.clone());
+        let guard = OnDrop(move || {
+            inside.raise();
+            let (ours, _theirs) = sockets();
+            let watch = at_drop.watch_fd(ours.as_fd(), Interest::Readable, park::waker());
+            assert_eq!(watch.expect_err("it has ended").kind(), ErrorKind::NotConnected);
+        });
+        let late = task::spawn_on(&home, Builder::new(), move || drop(guard)).expect("a stack");
+        assert_eq!(dropped.get(), 1);
+        assert_cancelled(late.join());
+    });
+}
+
+#[test]
+fn a_detached_coroutine_whose_result_panics_when_dropped_leaves_the_loop_alone() {
+    let context = context();
+    drop(spawn(&context, || OnDrop(|| panic!("in the drop of a result"))));
+    let other = spawn(&context, || 5);
+    assert!(catch_unwind(AssertUnwindSafe(|| settle(&context))).is_ok());
+    assert_eq!(other.join().expect("no panic"), 5);
+}
+
+#[test]
+fn the_result_of_a_detached_coroutine_is_dropped_once_whatever_its_drop_does() {
+    let exit = child("", |_| {
+        struct Stubborn(Count);
+        impl Drop for Stubborn {
+            fn drop(&mut self) {
+                self.0.raise();
+                loop {
+                    let _ = catch_unwind(park::park);
+                }
+            }
+        }
+        let context = context();
+        let flag = Count::default();
+        let result = Stubborn(flag.clone());
+        drop(spawn(&context, move || result));
+        settle(&context);
+        assert_eq!(flag.get(), 1);
+        drop(context);
+        assert_eq!(flag.get(), 1);
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_join_returns_after_the_closure_of_a_cancelled_coroutine_has_been_dropped() {
+    within(LIMIT, || {
+        let home = LoopThread::start();
+        // Keeps the loop busy until the cancel has come.
+        let (let_go, wait) = mpsc::channel::<()>();
+        let busy = home.spawn(move || _ = wait.recv());
+        let dropped = Count::default();
+        let inside = dropped.clone();
+        let guard = OnDrop(move || {
+            thread::sleep(Duration::from_millis(50));
+            inside.raise();
+        });
+        let handle = home.spawn(move || drop(guard));
+        handle.cancel();
+        let_go.send(()).expect("the loop waits");
+        assert_cancelled(handle.join());
+        assert_eq!(dropped.get(), 1);
+        busy.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_coroutine_is_unwound_on_its_own_thread_only() {
+    // In a child, where the second thread surely inherits what the runtime kept for the first.
+    let exit = child("", |_| {
+        let unwound_on = Arc::new(Mutex::new(None));
+        let inside = unwound_on.clone();
+        let home = thread::spawn(move || {
+            let context = context();
+            let mut guard = Some(inside);
+            let handle = spawn(&context, move || {
+                let unwound_on = guard.take().expect("given");
+                let _guard = OnDrop(move || {
+                    *unwound_on.lock().expect("not poisoned") = Some(thread::current().id());
+                });
+                park::park();
+            });
+            context.poll(false);
+            let home = context.home();
+            std::mem::forget((context, handle));
+            home
+        });
+        let home = home.join().expect("no panic");
+        thread::spawn(move || {
+            coroutine(|| ()).enter();
+            unwind_all(&*home);
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(*unwound_on.lock().expect("not poisoned"), None);
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_panic_payload_that_panics_when_dropped_loses_no_woken_coroutine() {
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            panic_any("in the drop of a payload");
+        }
+    }
+    let make = |f: fn()| {
+        let co = coroutine(move || {
+            park::park();
+            f();
+        });
+        co.enter();
+        co
+    };
+    let first = make(|| panic_any("first"));
+    let second = make(|| resume_unwind(Box::new(Bad)));
+    let third = make(|| ());
+    let wakers = [first.waker(), second.waker(), third.waker()];
+    let co = coroutine(move || wakers.iter().for_each(Waker::wake_by_ref));
+    assert!(catch_unwind(AssertUnwindSafe(|| co.enter())).is_err());
+    assert!(third.is_finished());
 }

@@ -524,3 +524,58 @@ fn a_coroutine_with_borrows_that_refuses_to_be_unwound_aborts_with_a_message() {
     exit.assert_says("refuses to be unwound");
     exit.assert_says("tests/crash.rs:");
 }
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_coroutine_that_is_given_up_while_it_stands_in_a_queue_is_not_used_again() {
+    for last in ["runs", "is dropped"] {
+        let exit = child(last, |last| {
+            let context = context();
+            let home = aioco::coroutine::enter_home(context.home());
+            let stubborn = coroutine(|| {
+                loop {
+                    let _ = catch_unwind(park::park);
+                }
+            });
+            stubborn.enter();
+            stubborn.waker().wake();
+            drop(stubborn);
+            assert_eq!(pool::stats().leaked, 1);
+            drop(home);
+            // The queue's entry is all that is left of it.
+            if last == "runs" {
+                context.poll(false);
+            } else {
+                drop(context);
+            }
+            let ran = Rc::new(Cell::new(0));
+            for n in 1..=200 {
+                let inside = ran.clone();
+                coroutine(move || inside.set(inside.get() + 1)).enter();
+                assert_eq!(ran.get(), n);
+            }
+            assert_eq!((pool::stats().leaked, pool::stats().live), (1, 0));
+        });
+        exit.assert_success();
+    }
+}
+
+#[test]
+fn a_coroutine_that_panics_by_itself_during_an_outer_unwind_may_not_suspend_in_its_own_drop_guards() {
+    let exit = child("", |_| {
+        let inner = small(|| {
+            let _guard = OnDrop(yield_now);
+            panic!("inner");
+        });
+        let inner = mem::ManuallyDrop::new(inner);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = OnDrop(|| inner.enter());
+            panic::resume_unwind(Box::new("outer"));
+        }));
+        // Had it suspended, the thread would be panicking for ever.
+        assert!(result.is_err() && !thread::panicking(), "it suspended while unwinding");
+    });
+    exit.assert_killed_by(libc::SIGABRT);
+    exit.assert_says("tried to suspend while it is unwinding");
+}

@@ -19,7 +19,9 @@ use aioco::coroutine::{
     Builder, Home, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all,
 };
 use aioco::{JoinHandle, fd, in_coroutine, park, task, yield_now};
-use common::{Count, LIMIT, assert_cancelled, assert_order, context, coroutine, message_of, scaled, sockets, within};
+use common::{
+    Count, LIMIT, assert_cancelled, assert_order, child, context, coroutine, message_of, scaled, sockets, within,
+};
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
@@ -731,4 +733,32 @@ fn homes_nest_and_are_restored() {
     }
     note();
     assert_order(&log.borrow(), &[(false, false), (true, false), (false, true), (true, false), (false, false)]);
+}
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_entry_of_a_coroutine_that_yielded_is_not_lost_when_it_is_dropped_elsewhere() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let (tray, home) = tray();
+            let (give, take) = mpsc::channel();
+            let handle = spawn_on(&home, move || {
+                give.send(park::waker()).expect("the test waits");
+                loop {
+                    yield_now();
+                }
+            });
+            tray.take_one().run();
+            let woken = tray.take_one();
+            thread::spawn(move || drop(woken)).join().expect("no panic");
+            // It is suspended; a wake schedules it, or else the end of its home finds it.
+            let waker: Waker = take.recv().expect("it has started");
+            waker.wake();
+            drop(tray.take());
+            unwind_all(&*home);
+            assert_cancelled(handle.join().map(|_: ()| ()));
+        });
+    });
+    exit.assert_success();
 }

@@ -728,3 +728,18 @@ fn where_guards_cost_mappings_the_pool_runs_into_the_limit_with_an_error_and_com
         finish(suspended(1000));
     });
 }
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn an_absurd_reservation_is_as_good_as_none_is_needed_and_ends_well() {
+    alone(|| {
+        let reservations = [pool::reserve(usize::MAX), pool::reserve(usize::MAX)];
+        finish(suspended(3000));
+        assert_eq!((pool::stats().idle, pool::stats().trimmed), (3000, 0));
+        drop(reservations);
+        assert!(pool::stats().idle <= CAP + LOCAL + BATCH, "{:?}", pool::stats());
+        finish(suspended(3000));
+        assert!(pool::stats().idle <= CAP + LOCAL + BATCH, "{:?}", pool::stats());
+    });
+}

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aioco::coroutine::Interest;
-use aioco::{fd, park, yield_now};
-use common::{Count, LIMIT, assert_cancelled, context, coroutine, settle, sockets, spawn, within};
+use aioco::{AioContext, JoinHandle, fd, park, yield_now};
+use common::{Count, LIMIT, assert_cancelled, child, context, coroutine, settle, sockets, spawn, within};
 
 // ---- descriptors ----------------------------------------------------------------------------------------------------
 
@@ -620,4 +620,102 @@ fn coroutines_that_wake_each_other_for_ever_starve_no_descriptor() {
             assert_cancelled(handle.join().map(|_: ()| ()));
         }
     });
+}
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+/// Runs a spawned coroutine, up to its park, in the loop, and from there on outside of the loop: woken by a coroutine that is
+/// entered by hand.
+fn go_on_outside_of_the_loop<T: Send + 'static>(
+    context: &AioContext,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let (give, take) = mpsc::channel();
+    let handle = spawn(context, move || {
+        give.send(park::waker()).expect("the test waits");
+        park::park();
+        f()
+    });
+    settle(context);
+    let waker: Waker = take.recv().expect("it has started");
+    coroutine(move || waker.wake()).enter();
+    handle
+}
+
+#[test]
+fn a_spawned_coroutine_that_runs_outside_of_its_loop_parks_in_it_all_the_same_for_a_descriptor() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let context = context();
+            let (mut theirs, ours) = sockets();
+            let handle = go_on_outside_of_the_loop(&context, move || fd::wait_readable(&ours).expect("a wait"));
+            theirs.write_all(b"x").expect("room");
+            handle.join().expect("no panic");
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_spawned_coroutine_that_runs_outside_of_its_loop_keeps_its_deadlines() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let context = context();
+            let handle = go_on_outside_of_the_loop(&context, || {
+                let deadline = Instant::now() + Duration::from_millis(5);
+                park::park_until(deadline);
+                assert!(Instant::now() >= deadline);
+            });
+            handle.join().expect("no panic");
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_spawned_coroutine_that_runs_in_another_loop_waits_in_its_own() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let (own, other) = (context(), context());
+            let (give, take) = mpsc::channel();
+            let (mut theirs, ours) = sockets();
+            let handle = spawn(&own, move || {
+                give.send(park::waker()).expect("the test waits");
+                park::park();
+                fd::wait_readable(&ours).expect("a wait");
+            });
+            settle(&own);
+            let waker: Waker = take.recv().expect("it has started");
+            other.block_on(|| waker.wake());
+            drop(other);
+            theirs.write_all(b"x").expect("room");
+            handle.join().expect("no panic");
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_number_that_is_replaced_while_somebody_waits_for_it_is_a_new_descriptor_for_the_next() {
+    let exit = child("", |_| {
+        within(Duration::from_secs(10), || {
+            let context = context();
+            let (_old_theirs, ours) = sockets();
+            let number = ours.as_raw_fd();
+            let _keeps_the_old_alive = ours.try_clone().expect("a descriptor");
+            // SAFETY: the number stays in use to the end of the test.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+            let old_wait = spawn(&context, move || fd::wait_readable(borrowed));
+            settle(&context);
+            let (mut theirs, new) = sockets();
+            let _ours = replace(ours, new);
+            let new_wait = spawn(&context, move || fd::wait_readable(borrowed));
+            settle(&context);
+            theirs.write_all(b"x").expect("room");
+            new_wait.join().expect("no panic").expect("a wait");
+            old_wait.cancel();
+            let _ = old_wait.join();
+        });
+    });
+    exit.assert_success();
 }

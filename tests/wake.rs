@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier, Mutex};
@@ -687,4 +689,59 @@ fn a_name_is_kept_while_a_finished_coroutine_stands_in_a_queue() {
     assert_eq!(co.name(), Some("late"));
     while context.poll(false) {}
     assert_eq!(co.name(), Some("late"));
+}
+
+// ---- regressions ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_coroutine_that_parks_again_after_its_unwind_was_raised_can_be_woken_while_it_ends() {
+    // In a child: where it goes wrong, a block is in the pool and in a queue at once.
+    let exit = common::child("", |_| {
+        within(LIMIT, || {
+            let current: Arc<Mutex<Option<Waker>>> = Arc::default();
+            let number = Arc::new(AtomicUsize::new(0));
+            let stop = Arc::new(AtomicBool::new(false));
+            let (their_current, their_number, their_stop) = (current.clone(), number.clone(), stop.clone());
+            let waking = thread::spawn(move || {
+                let (mut last, mut delay) = (0, 0);
+                while !their_stop.load(Ordering::Relaxed) {
+                    let number = their_number.load(Ordering::Acquire);
+                    if number == last {
+                        thread::yield_now();
+                        continue;
+                    }
+                    last = number;
+                    let waker = their_current.lock().expect("not poisoned").clone();
+                    delay = (delay + 7) % 1000;
+                    (0..delay).for_each(|_| std::hint::spin_loop());
+                    waker.expect("given").wake();
+                }
+            });
+            let context = context();
+            let _home = enter_home(context.home());
+            let this: Rc<Cell<Option<Coroutine>>> = Rc::default();
+            let ended = Count::default();
+            for round in 1..=common::scaled(400_000) as u32 {
+                let (own, current, number, count) = (this.clone(), current.clone(), number.clone(), ended.clone());
+                let co = coroutine(move || {
+                    park::park();
+                    *current.lock().expect("not poisoned") = Some(park::waker());
+                    drop(own.take());
+                    number.fetch_add(1, Ordering::Release);
+                    // Unwinds, unless the wake was there already.
+                    let _ = std::panic::catch_unwind(park::park);
+                    count.raise();
+                });
+                co.enter();
+                co.waker().wake();
+                this.set(Some(co));
+                context.poll(false);
+                assert_eq!(ended.get(), round);
+            }
+            stop.store(true, Ordering::Relaxed);
+            waking.join().expect("no panic");
+            while context.poll(false) {}
+        });
+    });
+    exit.assert_success();
 }
