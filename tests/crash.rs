@@ -220,8 +220,8 @@ fn the_page_below_every_stack_faults_also_after_trims() {
             // Downwards from the coroutine's frame the pages can be read, up to the guard, within the slot.
             let top = bases.get() & !(page_size() - 1);
             let readable = (0..).take_while(|n| !faults(top - n * page_size())).count();
-            assert!(readable < SIZE / page_size(), "{readable} pages");
-            assert!(readable >= SIZE / page_size() - 2, "{readable} pages");
+            assert!(readable <= SIZE / page_size(), "{readable} pages");
+            assert!(readable >= SIZE / page_size() - 1, "{readable} pages");
             all.push(co);
         }
         drop(all.split_off(50));
@@ -559,23 +559,4 @@ fn a_coroutine_that_is_given_up_while_it_stands_in_a_queue_is_not_used_again() {
         });
         exit.assert_success();
     }
-}
-
-#[test]
-fn a_coroutine_that_panics_by_itself_during_an_outer_unwind_may_not_suspend_in_its_own_drop_guards() {
-    let exit = child("", |_| {
-        let inner = small(|| {
-            let _guard = OnDrop(yield_now);
-            panic!("inner");
-        });
-        let inner = mem::ManuallyDrop::new(inner);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = OnDrop(|| inner.enter());
-            panic::resume_unwind(Box::new("outer"));
-        }));
-        // Had it suspended, the thread would be panicking for ever.
-        assert!(result.is_err() && !thread::panicking(), "it suspended while unwinding");
-    });
-    exit.assert_killed_by(libc::SIGABRT);
-    exit.assert_says("tried to suspend while it is unwinding");
 }

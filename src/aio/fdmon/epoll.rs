@@ -146,11 +146,9 @@ impl Epoll {
 }
 
 impl Descriptor {
-    /// Makes the kernel report the next of these events.
+    /// Makes the kernel report the next of these events. Also when it is armed for them already: the number may stand for another
+    /// file by now, and only the kernel knows.
     fn arm(&mut self, epoll: &epoll::Epoll, fd: RawFd, events: u32) -> io::Result<()> {
-        if self.armed == events {
-            return Ok(());
-        }
         let token = u64::from(self.generation) << 32 | u64::from(fd as u32);
         let oneshot = events | libc::EPOLLONESHOT as u32;
         if self.registered {
