@@ -1,5 +1,5 @@
 //! The context and its remote handle: what users hold.
-#![allow(unsafe_code)] // # Safety: one call, in `block_on`, for a coroutine that may borrow.
+#![allow(unsafe_code)] // # Safety: coroutines on our own thread that may borrow (`block_on`) or aren't `Send`.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::thread;
 
 use super::bh::{self, BottomHalf};
 use super::shared::{Shared, refuse_coroutine};
-use crate::coroutine::{Builder, Home};
+use crate::coroutine::{Builder, Cancelled, Home, in_coroutine};
 use crate::task::{self, JoinHandle};
 
 /// An event loop, and the home of the coroutines that are spawned on it.
@@ -60,6 +60,27 @@ impl AioContext {
         f: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         task::spawn_on(&self.home(), builder, f)
+    }
+
+    /// As [`spawn`](Self::spawn), for a closure and a result that needn't be `Send`.
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    /// let context = aioco::AioContext::new()?;
+    /// let shared = Rc::new(Cell::new(1));
+    /// let other = shared.clone();
+    /// context.spawn_local(move || other.set(2))?.join().unwrap();
+    /// assert_eq!(shared.get(), 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Self::spawn).
+    #[track_caller]
+    pub fn spawn_local<T: 'static>(&self, f: impl FnOnce() -> T + 'static) -> io::Result<JoinHandle<T>> {
+        // SAFETY: this is the home's thread, whose loop doesn't let a coroutine go elsewhere; `f` borrows nothing.
+        unsafe { task::spawn_local_on(&self.home(), Location::caller(), f) }
     }
 
     /// Makes a bottom half: `callback` runs on this thread, in a turn of this context, when it has been scheduled.
@@ -120,6 +141,17 @@ impl AioContext {
         self.shared.run_once(blocking)
     }
 
+    /// Turns until `done` says so. It is asked before each turn.
+    ///
+    /// # Panics
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            self.poll(true);
+        }
+    }
+
     /// A handle through which other threads spawn coroutines here.
     pub fn remote(&self) -> Remote {
         Remote { shared: self.shared.clone() }
@@ -164,9 +196,32 @@ impl Remote {
         let home: Arc<dyn Home> = self.shared.clone();
         task::spawn_on(&home, Builder::new(), f)
     }
-}
 
-impl Remote {
+    /// Runs `f` as a coroutine of the context, and waits for its result: a coroutine parks, a thread blocks, or runs its loop if it is the
+    /// context's own. A coroutine of that very thread just calls `f`.
+    ///
+    /// # Errors
+    ///
+    /// - As [`spawn`](Self::spawn).
+    /// - [`NotConnected`](io::ErrorKind::NotConnected) if the context ended before `f` did.
+    ///
+    /// # Panics
+    ///
+    /// If `f` panics, with its payload.
+    #[track_caller]
+    pub fn call<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+        if self.shared.is_current() && in_coroutine() {
+            return Ok(f());
+        }
+        match self.spawn(f)?.join() {
+            Ok(value) => Ok(value),
+            Err(payload) if payload.is::<Cancelled>() => {
+                Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext ended before the call returned"))
+            }
+            Err(payload) => panic::resume_unwind(payload),
+        }
+    }
+
     /// Runs `f` once, on the context's thread, in its turn among the bottom halves. If the context has ended, or ends before that,
     /// `f` is dropped.
     pub fn schedule_once(&self, f: impl FnOnce() + Send + 'static) {

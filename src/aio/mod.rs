@@ -17,10 +17,14 @@ pub(crate) mod bh_state;
 mod context;
 mod fdmon;
 mod home_cell;
+mod io_thread;
 pub(crate) mod notify;
 mod shared;
+mod sleep;
 mod timers;
 mod turn;
 
 pub use bh::{BottomHalf, Trigger};
 pub use context::{AioContext, Remote};
+pub use io_thread::IoThread;
+pub use sleep::{Elapsed, sleep, sleep_until, timeout};

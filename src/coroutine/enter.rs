@@ -357,6 +357,19 @@ pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
     unsafe { run(thread, block, Switch::Resume) };
 }
 
+/// Ends a spawned coroutine that isn't running, whatever it waits for.
+pub(super) fn end_now(thread: &'static Thread, block: &'static Block) {
+    match block.phase.get() {
+        // SAFETY: it was spawned, and whoever takes it out of its queue only frees the block now.
+        Phase::Unstarted => return unsafe { discard_unstarted(thread, block) },
+        // A queue has it, which the state word needs to know, so that the block isn't freed before it is out.
+        Phase::Requeued if !block.state.is_scheduled() => block.state.mark_queued(),
+        _ => {}
+    }
+    assert_eq!(block.thread.load(Ordering::Relaxed), thread.id.get(), "a coroutine was ended on another thread");
+    unwind(thread, block);
+}
+
 /// [`Woken::run`].
 pub(super) fn run_woken(thread: &'static Thread, block: &'static Block) {
     let home_thread = block.thread.load(Ordering::Relaxed);

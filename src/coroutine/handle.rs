@@ -323,7 +323,7 @@ impl Builder {
         }
         block.add_extra(Extras::SPAWNED.with(Extras::DETACHED).with(Extras::HOME));
         block.thread.store(UNSTARTED, Ordering::Relaxed);
-        block.state.schedule_unstarted();
+        block.state.mark_queued();
         home.schedule(Woken::new(block));
         Ok(())
     }

@@ -182,9 +182,9 @@ impl State {
         }
     }
 
-    /// Marks a coroutine that hasn't started as queued. The caller owns the block.
-    pub(crate) fn schedule_unstarted(&self) {
-        // A plain store would do as nobody has a waker yet; but a stale one may be trying its compare-exchange.
+    /// Marks a coroutine as queued that isn't parked: it hasn't started, or yielded. The caller owns the block.
+    pub(crate) fn mark_queued(&self) {
+        // A read-modify-write: a waker may be trying its compare-exchange.
         self.0.fetch_or(SCHEDULED, Ordering::Relaxed);
     }
 

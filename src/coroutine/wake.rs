@@ -10,6 +10,7 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 
 use super::block::Block;
 use super::state::Wake;
+use super::thread::this_thread;
 use super::{enter, table};
 
 /// Names a coroutine, from anywhere, for ever.
@@ -38,6 +39,18 @@ impl Target {
         let block = table::get(self.slot);
         if block.state.cancel(self.generation_in(block)) == Wake::Schedule {
             enter::schedule(block);
+        }
+    }
+
+    /// Ends the coroutine at once, if it hasn't ended: unwinds it where it is suspended, or drops it unrun.
+    ///
+    /// # Panics
+    ///
+    /// If it was started on another thread.
+    pub(crate) fn end_now(self) {
+        let block = table::get(self.slot);
+        if block.state.generation() == self.generation_in(block) {
+            enter::end_now(this_thread(), block);
         }
     }
 

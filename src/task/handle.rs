@@ -44,7 +44,7 @@ impl<T> JoinHandle<T> {
     /// As [`park`](park::park()), if the caller is a coroutine.
     pub fn join(self) -> thread::Result<T> {
         loop {
-            if let Some(result) = self.outcome.take_or_wait(park::waker()) {
+            if let Some(result) = self.take_or_wait() {
                 return result;
             }
             if self.home.is_current() && !in_coroutine() {
@@ -53,6 +53,16 @@ impl<T> JoinHandle<T> {
                 park::park();
             }
         }
+    }
+
+    /// The result, if it is there; otherwise the caller is woken when it is.
+    pub(crate) fn take_or_wait(&self) -> Option<thread::Result<T>> {
+        self.outcome.take_or_wait(park::waker())
+    }
+
+    /// Ends the coroutine at once: unwinds it where it is suspended, or drops it unrun. For its own thread, while it doesn't run.
+    pub(crate) fn end_now(&self) {
+        self.target.end_now();
     }
 
     /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is dropped.

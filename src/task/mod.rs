@@ -35,6 +35,21 @@ pub fn spawn_on<T: Send + 'static>(
     unsafe { spawn_unchecked(home, builder, Location::caller(), f, |completion| completion.decide_cancelled()) }
 }
 
+/// Spawns, on the calling thread's own `home`, a coroutine that needn't be `Send`.
+///
+/// # Safety
+///
+/// - `home` is the calling thread's, and lets no unstarted coroutine go to another.
+/// - `f` borrows nothing.
+pub(crate) unsafe fn spawn_local_on<T>(
+    home: &Arc<dyn Home>,
+    location: &'static Location<'static>,
+    f: impl FnOnce() -> T,
+) -> io::Result<JoinHandle<T>> {
+    // SAFETY: passed on.
+    unsafe { spawn_unchecked(home, Builder::new(), location, f, |completion| completion.decide_cancelled()) }
+}
+
 /// Spawns, on the calling thread's own `home`, a coroutine that may borrow. If it refuses to be unwound, so that its
 /// borrows can't be ended, the process aborts.
 ///
