@@ -45,17 +45,40 @@
 //! - `sanitizer`: tell AddressSanitizer about stack switches. Of use only with a nightly compiler and
 //!   `-Zsanitizer=address`; includes `portable-switch`.
 #![deny(unsafe_code)]
+// A model build has the protocols without their users.
+#![cfg_attr(all(test, loom), allow(dead_code, unused_imports))]
 
+#[cfg(not(all(test, loom)))]
 pub mod aio;
+#[cfg(not(all(test, loom)))]
 pub mod coroutine;
+#[cfg(not(all(test, loom)))]
 pub mod fd;
 mod lockfree;
+#[cfg(not(all(test, loom)))]
 pub mod park;
 mod pool;
 mod primitive;
+#[cfg(not(all(test, loom)))]
 mod sys;
+#[cfg(not(all(test, loom)))]
 pub mod task;
 
-pub use aio::{AioContext, Remote};
-pub use coroutine::{Coroutine, current, in_coroutine, yield_now};
-pub use task::JoinHandle;
+#[cfg(not(all(test, loom)))]
+pub use crate::{
+    aio::{AioContext, Remote},
+    coroutine::{Coroutine, current, in_coroutine, yield_now},
+    task::JoinHandle,
+};
+
+#[cfg(all(test, loom))]
+mod aio {
+    pub(crate) mod notify;
+}
+#[cfg(all(test, loom))]
+mod coroutine {
+    pub(crate) mod state;
+}
+#[cfg(all(test, loom))]
+#[path = "../loom-tests/mod.rs"]
+mod loom_tests;

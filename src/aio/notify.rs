@@ -18,6 +18,7 @@
 //!
 //! Checked by the model `notify` of `loom-tests/`.
 
+use crate::primitive::Overwrite;
 use crate::primitive::atomic::{AtomicBool, Ordering, fence};
 use crate::primitive::mutant::mutant;
 
@@ -36,24 +37,27 @@ impl Notify {
     #[must_use]
     pub(crate) fn must_signal(&self) -> bool {
         // Pairs with the fence in `announce_sleep`.
-        if !mutant!("notify_no_fence") {
+        if !mutant!("notify_without_fence") {
             fence(Ordering::SeqCst);
         }
         // Relaxed: the fences order it. The load keeps the cache line shared while the loop is running.
-        self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
+        self.sleeping.load(Ordering::Relaxed) && (mutant!("all_signal") || self.sleeping.swap(false, Ordering::Relaxed))
     }
 
-    /// Called by the loop before it sleeps; then it looks for work once more.
-    pub(crate) fn announce_sleep(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
+    /// Called by the loop before it sleeps. `look` looks for work once more; returns whether there is none, so that the loop
+    /// may sleep.
+    #[must_use]
+    pub(crate) fn announce_sleep(&self, look: impl FnOnce() -> bool) -> bool {
+        self.sleeping.overwrite(true);
         // Pairs with the fence in `must_signal`.
-        if !mutant!("announce_no_fence") {
+        if !mutant!("announce_without_fence") {
             fence(Ordering::SeqCst);
         }
+        mutant!("sleep_without_look") || !look()
     }
 
     /// Called by the loop when it is awake; then it takes the work.
     pub(crate) fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.sleeping.overwrite(false);
     }
 }

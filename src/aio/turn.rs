@@ -67,11 +67,9 @@ impl Shared {
                 timeout = Some(timeout.map_or(IDLE_WAIT, |timeout| timeout.min(IDLE_WAIT)));
             }
             let sleeps = timeout != Some(Duration::ZERO);
-            if sleeps {
-                self.notify.announce_sleep();
-                if !self.pushed.is_empty() || !self.scheduled.is_empty() {
-                    timeout = Some(Duration::ZERO);
-                }
+            let work = || !self.pushed.is_empty() || !self.scheduled.is_empty();
+            if sleeps && !self.notify.announce_sleep(work) {
+                timeout = Some(Duration::ZERO);
             }
             let notified = local.monitor.wait(timeout, &mut fired);
             if sleeps {

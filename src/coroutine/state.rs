@@ -42,10 +42,13 @@
 //! that coalesces with an earlier one, is a successful read-modify-write (Release), and the park or resume that clears
 //! `WOKEN` is one as well (Acquire), hence later in the word's modification order. `PARKED` is set with Release and
 //! found with Acquire, so that the waker which schedules the block may read what the home thread wrote to it (its
-//! home). Checked by the model `state` of `loom-tests/`.
+//! home). `SCHEDULED` is cleared with Release by whoever took the block out of its queue and looks at it no more; the
+//! Acquire of the wake that schedules it again, or of `retire`, which frees it, pairs with that. Checked by the models
+//! `state` and `wake_queue` of `loom-tests/`.
 
+use crate::primitive::Overwrite;
 use crate::primitive::atomic::{AtomicU64, Ordering};
-use crate::primitive::mutant::mutant;
+use crate::primitive::mutant::{mutant, ordering};
 
 const PARKED: u64 = 1 << 0;
 const WOKEN: u64 = 1 << 1;
@@ -135,16 +138,17 @@ impl State {
     pub(crate) fn park(&self) -> Park {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let (next, verdict) = if word & CANCELLED != 0 {
+            let (next, verdict) = if word & CANCELLED != 0 && !mutant!("park_ignores_cancel") {
                 (word & !WOKEN, Park::Cancelled)
-            } else if word & WOKEN != 0 {
+            } else if word & WOKEN != 0 && !mutant!("park_ignores_wake") {
                 (word & !WOKEN, Park::Woken)
             } else {
                 (word | PARKED, Park::Suspend)
             };
             // Acquire: pairs with the Release of the wake that is consumed. Release: pairs with the Acquire of the wake that
             // finds `PARKED`.
-            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            let order = ordering!(AcqRel, "park_not_acquired" => Release, "park_not_released" => Acquire);
+            match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) => return verdict,
                 Err(now) => word = now,
             }
@@ -174,7 +178,8 @@ impl State {
             let next = word | bits | if schedule { SCHEDULED } else { 0 };
             // Release: pairs with the Acquire that consumes the wake. Acquire: pairs with the Release of `park`, for the
             // fields that the scheduler reads.
-            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            let order = ordering!(AcqRel, "wake_not_released" => Acquire, "wake_not_acquired" => Release);
+            match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) if schedule => return Wake::Schedule,
                 Ok(_) => return Wake::Remembered,
                 Err(now) => word = now,
@@ -191,7 +196,7 @@ impl State {
     /// The coroutine is resumed by hand out of a park: that counts as a wake-up.
     pub(crate) fn enter_parked(&self) {
         // Acquire: pairs with the Release of the wakes that are consumed.
-        self.0.fetch_and(!(PARKED | WOKEN), Ordering::Acquire);
+        self.0.fetch_and(!(PARKED | WOKEN), ordering!(Acquire, "enter_not_acquired" => Relaxed));
     }
 
     /// Takes the block out of its queue, on its home thread. `parked`: whether it is suspended in a park (the home thread
@@ -207,8 +212,10 @@ impl State {
             } else {
                 (word & !SCHEDULED, Turn::Skip)
             };
-            // Acquire: pairs with the Release of the wakes that are consumed.
-            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            // Acquire: pairs with the Release of the wakes that are consumed. Release: pairs with the Acquire of the wake
+            // that schedules the block again, for the link, which the queue's owner has read.
+            let order = ordering!(AcqRel, "turn_not_acquired" => Release, "turn_not_released" => Acquire);
+            match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) => return turn,
                 Err(now) => word = now,
             }
@@ -218,8 +225,9 @@ impl State {
     /// Takes the block out of its queue without running it; wakes stay remembered. Returns whether the coroutine has
     /// ended, so that the caller has to free the block.
     pub(crate) fn unschedule(&self) -> bool {
-        // AcqRel: the entry may have been the last thing that kept the block; pairs with `retire` on the home thread.
-        let word = self.0.fetch_and(!(SCHEDULED | RETIRED), Ordering::AcqRel);
+        // Acquire: pairs with the Release of `retire`, for the one who frees the block. Release: as in `take_turn`.
+        let order = ordering!(AcqRel, "unschedule_not_acquired" => Release, "unschedule_not_released" => Acquire);
+        let word = self.0.fetch_and(!(SCHEDULED | RETIRED), order);
         word & RETIRED != 0
     }
 
@@ -233,28 +241,30 @@ impl State {
     /// whoever takes it out frees it.
     #[inline(always)]
     pub(crate) fn retire(&self) -> bool {
-        let word = self.0.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release of an `unschedule` on another thread, which has read the link and the home of the
+        // block that may be freed now.
+        let word = self.0.load(ordering!(Acquire, "retire_not_acquired" => Relaxed));
         if word & FLAGS != 0 {
-            return self.retire_flagged();
+            return self.retire_flagged(word);
         }
         // Rule 2. Relaxed: nothing is published here; the block's next tenant is published by the pool.
-        self.0.store(word.wrapping_add(1 << GENERATION_SHIFT), Ordering::Relaxed);
+        self.0.overwrite(word.wrapping_add(1 << GENERATION_SHIFT));
         true
     }
 
     #[cold]
-    fn retire_flagged(&self) -> bool {
-        let mut word = self.0.load(Ordering::Relaxed);
+    fn retire_flagged(&self, mut word: u64) -> bool {
         loop {
             let next = (word & !FLAGS).wrapping_add(1 << GENERATION_SHIFT);
             if word & SCHEDULED == 0 || mutant!("free_while_scheduled") {
                 // As above.
-                self.0.store(next, Ordering::Relaxed);
+                self.0.overwrite(next);
                 return true;
             }
-            // Release: pairs with the Acquire of the `unschedule` or `take_turn` that frees the block.
+            // Release: pairs with the Acquire of the `unschedule` that frees the block on another thread.
             let zombie = next | SCHEDULED | RETIRED;
-            match self.0.compare_exchange_weak(word, zombie, Ordering::Release, Ordering::Relaxed) {
+            let release = ordering!(Release, "retire_not_released" => Relaxed);
+            match self.0.compare_exchange_weak(word, zombie, release, Ordering::Acquire) {
                 Ok(_) => return false,
                 Err(now) => word = now,
             }

@@ -22,7 +22,7 @@ use std::ptr::{self, NonNull};
 
 use super::{Adapter, Fifo};
 use crate::primitive::atomic::{AtomicPtr, Ordering};
-use crate::primitive::mutant::mutant;
+use crate::primitive::mutant::ordering;
 
 /// A stack that any thread may push to, and from which one takes all.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl<A: Adapter> PushStack<A> {
         loop {
             // SAFETY: valid and still ours until the exchange below succeeds (contract).
             unsafe { A::link(node.as_ref()).set(NonNull::new(head)) };
-            let order = if mutant!("push_relaxed") { Ordering::Relaxed } else { Ordering::Release };
             // Release: pairs with the Acquire of `take_all`.
+            let order = ordering!(Release, "push_not_released" => Relaxed);
             match self.head.compare_exchange_weak(head, node.as_ptr(), order, Ordering::Relaxed) {
                 Ok(_) => return head.is_null(),
                 Err(now) => head = now,
@@ -67,8 +67,10 @@ impl<A: Adapter> PushStack<A> {
     /// This is how a taker that wanted only part of what it took returns the rest without walking it.
     pub(crate) fn put_back(&self, chain: Chain<A>) -> Result<(), Chain<A>> {
         let Some(first) = chain.next else { return Ok(()) };
-        // Release: pairs with the Acquire of `take_all`.
-        match self.head.compare_exchange(ptr::null_mut(), first.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+        // Release: pairs with the Acquire of `take_all`, for links that the caller has written; what the nodes' pushers
+        // wrote is covered by the release sequence, as `take_all` is a read-modify-write too.
+        let order = ordering!(Release, "put_back_not_released" => Relaxed);
+        match self.head.compare_exchange(ptr::null_mut(), first.as_ptr(), order, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(_) => Err(chain),
         }
@@ -81,7 +83,7 @@ impl<A: Adapter> PushStack<A> {
             return Chain::new();
         }
         // Acquire: pairs with the Release of `push` and `put_back`.
-        let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
+        let head = self.head.swap(ptr::null_mut(), ordering!(Acquire, "take_not_acquired" => Relaxed));
         Chain { next: NonNull::new(head), adapter: PhantomData }
     }
 

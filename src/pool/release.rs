@@ -53,9 +53,14 @@ impl<T: Pooled> Release<T> {
             return Err(batch);
         }
         if let Some(node) = batch.into_node() {
-            self.batches.fetch_add(1, Ordering::Relaxed);
+            if !mutant!("count_after_push") {
+                self.batches.fetch_add(1, Ordering::Relaxed);
+            }
             // SAFETY: the batch owned its objects, and they are valid while the pool has them.
             unsafe { self.stack.push(node) };
+            if mutant!("count_after_push") {
+                self.batches.fetch_add(1, Ordering::Relaxed);
+            }
         }
         Ok(())
     }

@@ -15,6 +15,6 @@ pub(crate) mod mutant;
 #[cfg(not(all(test, loom)))]
 pub(crate) mod tls;
 
-pub(crate) use imp::{UnsafeCell, atomic};
+pub(crate) use imp::{Overwrite, UnsafeCell, atomic};
 #[cfg(not(all(test, loom)))]
 pub(crate) use parking_lot::Mutex;

@@ -2,6 +2,8 @@
 
 pub(crate) use std::sync::atomic;
 
+use atomic::{AtomicBool, AtomicU64, Ordering};
+
 /// [`std::cell::UnsafeCell`], accessed through closures as loom's is.
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -21,5 +23,24 @@ impl<T> UnsafeCell<T> {
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
+    }
+}
+
+/// A Relaxed store to an atomic that other threads change by read-modify-writes. (See the model's twin.)
+pub(crate) trait Overwrite<T> {
+    fn overwrite(&self, value: T);
+}
+
+impl Overwrite<bool> for AtomicBool {
+    #[inline(always)]
+    fn overwrite(&self, value: bool) {
+        self.store(value, Ordering::Relaxed);
+    }
+}
+
+impl Overwrite<u64> for AtomicU64 {
+    #[inline(always)]
+    fn overwrite(&self, value: u64) {
+        self.store(value, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,116 @@
+//! Models of the lock-free protocols, checked by [loom](https://docs.rs/loom).
+//!
+//! `ci/loom.sh` runs them. `src/lib.rs` mounts this folder into the crate's test build, so that the models see what is
+//! private; in such a build `primitive` is loom's, and only the rooms that carry a protocol are compiled.
+//!
+//! # What is checked
+//!
+//! | model | of | what holds |
+//! |---|---|---|
+//! | [`push_stack`] | `lockfree::PushStack` | no node is lost or comes out twice; each pusher's order; contents are visible |
+//! | [`pool`] | `pool::{Release, Local}` | each object has one owner and none is lost, also when it is reused during another's take; the count never wraps |
+//! | [`state`] | `coroutine::state::State` | no wake or cancel is lost, though the coroutine is entered by hand or its queue is dropped; a stale waker changes nothing; a block is freed once, and not under a queue |
+//! | [`wake_queue`] | `State` and `PushStack` together | a coroutine that parks in a loop until its conditions hold gets through; it stands in the queue once at a time |
+//! | [`notify`] | `aio::notify::Notify` | a loop never sleeps on work; a loop that ends leaves none behind |
+//!
+//! Each is true of every execution with up to three threads (and the one that starts them), each of which does a few
+//! steps, and with as many preemptions as `ci/loom.sh` allows. The memory model is C11's, stale values included, as
+//! loom implements it.
+//!
+//! # What loom can't tell
+//!
+//! - It doesn't explore load buffering: executions in which a load sees a store that its own thread's later store made
+//!   possible. Nothing here loads on one side what it stores on the other without a fence or a release in between.
+//! - It takes `SeqCst` *accesses* for acquire and release only; fences it knows. So the handshakes are written with fences.
+//! - It misses some interleavings of loops around a compare-exchange: see [`race`], which makes up for it.
+//! - It shows some executions that no machine has: see `primitive::Overwrite`.
+//! - A compare-exchange never fails spuriously. All of ours are in loops that try again.
+//! - More threads, longer histories, compilers, the stack switch and the kernel: that is for the tests in `tests/`, the soak
+//!   on real (and weakly ordered) machines among them.
+//!
+//! # Planted faults
+//!
+//! A model that nothing can fail proves nothing. So the protocols have faults planted (`primitive::mutant`), a fence or a
+//! re-check left out or an ordering weakened, and with each of them armed a model that lists it must fail. That also tells
+//! which orderings are surplus: none of those that have a fault planted.
+
+/// For each model, a test that it holds, and a test for each listed fault that it catches it.
+macro_rules! models {
+    ($($model:ident catches $($fault:ident),+;)+) => {
+        $(
+            mod $model {
+                #[test]
+                fn holds() {
+                    crate::loom_tests::holds(super::$model);
+                }
+                $(
+                    #[test]
+                    fn $fault() {
+                        crate::loom_tests::catches(stringify!($fault), super::$model);
+                    }
+                )+
+            }
+        )+
+    };
+}
+
+mod coroutine;
+mod notify;
+mod pool;
+mod push_stack;
+mod race;
+mod state;
+mod wake_queue;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::{fs, panic};
+
+use crate::primitive::mutant;
+
+fn holds(model: fn()) {
+    race::in_each_order(|| loom::model(model));
+}
+
+fn catches(fault: &'static str, model: fn()) {
+    let outcome = mutant::with(fault, || panic::catch_unwind(|| holds(model)));
+    assert!(outcome.is_err(), "the model holds in spite of the fault `{fault}`");
+}
+
+/// A fault that is planted and that no model catches would look like proof.
+#[test]
+fn each_planted_fault_is_caught() {
+    let planted = words_of("src", |text| {
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        code.flat_map(|line| {
+            let quoted = line.split('"').skip(1).step_by(2);
+            quoted.filter(|_| line.contains("mutant!(\"") || line.contains("ordering!("))
+        })
+        .map(str::to_owned)
+        .collect()
+    });
+    let caught = words_of("loom-tests", |text| {
+        let lists = text.split(" catches").skip(1).filter_map(|rest| rest.split_once(';'));
+        lists.flat_map(|(list, _)| list.split(',')).map(|fault| fault.trim().to_owned()).collect()
+    });
+    assert!(!planted.is_empty());
+    let missed: Vec<_> = planted.difference(&caught).collect();
+    assert!(missed.is_empty(), "planted, but caught by no model: {missed:?}");
+}
+
+/// What `find` finds in the Rust files of a folder of the crate.
+fn words_of(folder: &str, find: impl Fn(&str) -> BTreeSet<String>) -> BTreeSet<String> {
+    fn visit(folder: &Path, each: &mut impl FnMut(&str)) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit(&path, each);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                each(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut |text| found.extend(find(text)));
+    found
+}
