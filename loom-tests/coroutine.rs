@@ -18,9 +18,11 @@ use crate::primitive::atomic::{AtomicBool, Ordering};
 pub(super) struct Coroutine {
     pub(super) state: State,
     link: Link<Coroutine>,
-    /// Stands for the fields `home` and `thread`: the home thread writes it before the first park, whoever schedules the
-    /// block reads it, and whoever frees the block clears it.
+    /// Whether it has a home: the home thread writes this before a park, while no queue has the block; whoever schedules the
+    /// block reads it; whoever frees the block clears it.
     home: UnsafeCell<bool>,
+    /// Whether a loop runs on the home thread, which becomes the coroutine's home when it parks.
+    pub(super) in_loop: Cell<bool>,
     /// What the body waits for. Relaxed: only the wake makes it visible.
     conditions: Vec<AtomicBool>,
     queue: PushStack<RunAdapter>,
@@ -36,6 +38,7 @@ pub(super) struct Coroutine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Unstarted,
+    Requeued,
     Parked,
     Finished,
     Unwound,
@@ -59,6 +62,7 @@ impl Coroutine {
             state: State::new(),
             link: Link::new(),
             home: UnsafeCell::new(false),
+            in_loop: Cell::new(true),
             conditions: (0..conditions).map(|_| AtomicBool::new(false)).collect(),
             queue: PushStack::new(),
             phase: UnsafeCell::new(Phase::Unstarted),
@@ -92,23 +96,22 @@ impl Coroutine {
 
     /// Spawns the coroutine on its home.
     pub(super) fn spawn(&self) {
-        self.set_home();
+        // SAFETY: the caller owns the coroutine.
+        self.home.with_mut(|home| unsafe { *home = true });
         self.state.schedule_unstarted();
         self.push();
     }
 
-    /// Whoever owns the coroutine may do this before its first park.
-    fn set_home(&self) {
-        // SAFETY: the caller owns the coroutine, and no waker has found it parked.
-        self.home.with_mut(|home| unsafe { *home = true });
-    }
-
     /// Does what the outcome of a wake asks for.
     pub(super) fn act_on(&self, wake: Wake) {
-        if wake == Wake::Schedule {
-            // SAFETY: whoever schedules the block may read this.
-            assert!(self.home.with(|home| unsafe { *home }), "a block is scheduled before its home is known");
+        if wake != Wake::Schedule {
+            return;
+        }
+        // SAFETY: whoever schedules the block may read this.
+        if self.home.with(|home| unsafe { *home }) {
             self.push();
+        } else {
+            self.drop_entry();
         }
     }
 
@@ -132,7 +135,15 @@ impl Coroutine {
 
     /// Drops what the queue holds, as a home does that has ended.
     pub(super) fn drop_turn(&self) {
-        if self.pop() && self.state.unschedule() {
+        if self.pop() {
+            self.drop_entry();
+        }
+    }
+
+    fn drop_entry(&self) {
+        if !self.state.is_scheduled() {
+            self.state.park_instead();
+        } else if self.state.unschedule() {
             self.free();
         }
     }
@@ -158,11 +169,8 @@ impl Coroutine {
     /// Enters the coroutine by hand, if it hasn't ended.
     pub(super) fn enter(&self) {
         match self.phase() {
-            Phase::Unstarted => {
-                self.set_home();
-                self.run();
-            }
-            Phase::Parked => {
+            Phase::Unstarted => self.run(),
+            Phase::Parked | Phase::Requeued => {
                 self.state.enter_parked();
                 self.run();
             }
@@ -181,7 +189,7 @@ impl Coroutine {
             self.state.unschedule();
             return if cancelled { self.end(Phase::Unwound) } else { self.run() };
         }
-        match self.state.take_turn(self.phase() == Phase::Parked) {
+        match self.state.take_turn(matches!(self.phase(), Phase::Parked | Phase::Requeued)) {
             Turn::Run => self.run(),
             Turn::Unwind => self.end(Phase::Unwound),
             Turn::Skip => {}
@@ -192,6 +200,7 @@ impl Coroutine {
     /// The body.
     fn run(&self) {
         while !self.conditions.iter().all(|condition| condition.load(Ordering::Relaxed)) {
+            self.find_home();
             match self.state.park() {
                 Park::Suspend => return self.set_phase(Phase::Parked),
                 Park::Woken => {}
@@ -199,6 +208,23 @@ impl Coroutine {
             }
         }
         self.end(Phase::Finished);
+    }
+
+    /// What happens before a park.
+    fn find_home(&self) {
+        // SAFETY: the home thread may always read this, and write it while no queue has the block.
+        unsafe {
+            if !self.home.with(|home| *home) && !self.state.is_scheduled() && self.in_loop.get() {
+                self.home.with_mut(|home| *home = true);
+            }
+        }
+    }
+
+    /// It is started, and yields: the home puts it into the queue for another turn.
+    pub(super) fn start_and_yield(&self) {
+        self.find_home();
+        self.set_phase(Phase::Requeued);
+        self.push();
     }
 
     fn end(&self, phase: Phase) {

@@ -11,6 +11,8 @@ models! {
         enter_not_acquired, turn_not_released, free_while_scheduled;
     a_queue_is_dropped_with_its_entries catches
         free_while_scheduled, retire_not_released, retire_not_acquired, unschedule_not_acquired, unschedule_not_released;
+    a_homeless_coroutine_finds_a_home catches is_scheduled_not_acquired;
+    a_turn_is_dropped_and_then_woken catches park_instead_not_released;
     a_stale_waker_wakes_nobody catches wake_any_generation;
     a_cancel_is_not_lost catches park_ignores_cancel;
     a_cancel_right_after_the_spawn_is_not_lost catches park_ignores_cancel;
@@ -56,6 +58,43 @@ fn a_queue_is_dropped_with_its_entries() {
     });
 
     coroutine.enter();
+    assert_eq!(coroutine.phase(), Phase::Finished);
+    assert_eq!(coroutine.times_freed(), 1);
+}
+
+/// A coroutine that parked outside of any loop, where its wakes have nowhere to send it, parks again in a loop.
+fn a_homeless_coroutine_finds_a_home() {
+    let coroutine = Coroutine::new(2);
+    coroutine.in_loop.set(false);
+
+    race::three(
+        &coroutine,
+        |coroutine| coroutine.fulfil(0),
+        |coroutine| coroutine.fulfil(1),
+        |coroutine| {
+            coroutine.enter();
+            coroutine.in_loop.set(true);
+            race::let_others_go_first();
+            coroutine.enter();
+            coroutine.take_turn();
+        },
+    );
+
+    coroutine.enter();
+    coroutine.take_turn();
+    assert_eq!(coroutine.phase(), Phase::Finished);
+    assert_eq!(coroutine.times_freed(), 1);
+}
+
+/// A coroutine that had yielded loses its turn to a queue that is dropped; a wake schedules it again.
+fn a_turn_is_dropped_and_then_woken() {
+    let coroutine = Coroutine::new(1);
+    coroutine.start_and_yield();
+
+    race::two(&coroutine, Coroutine::drop_turn, |coroutine| coroutine.fulfil(0));
+
+    coroutine.enter();
+    coroutine.take_turn();
     assert_eq!(coroutine.phase(), Phase::Finished);
     assert_eq!(coroutine.times_freed(), 1);
 }

@@ -43,7 +43,7 @@
 //! `WOKEN` is one as well (Acquire), hence later in the word's modification order. `PARKED` is set with Release and
 //! found with Acquire, so that the waker which schedules the block may read what the home thread wrote to it (its
 //! home). `SCHEDULED` is cleared with Release by whoever took the block out of its queue and looks at it no more; the
-//! Acquire of the wake that schedules it again, or of `retire`, which frees it, pairs with that. Checked by the models
+//! Acquire of the wake that schedules it again, of `is_scheduled`, and of `retire`, which frees it, pairs with that. Checked by the models
 //! `state` and `wake_queue` of `loom-tests/`.
 
 use crate::primitive::Overwrite;
@@ -126,7 +126,7 @@ impl State {
     pub(crate) fn is_scheduled(&self) -> bool {
         // Acquire: pairs with the Release of the `unschedule` or `take_turn` that ended the entry, so that what its owner read
         // may be written.
-        self.0.load(Ordering::Acquire) & SCHEDULED != 0
+        self.0.load(ordering!(Acquire, "is_scheduled_not_acquired" => Relaxed)) & SCHEDULED != 0
     }
 
     /// Whether a wake would schedule it. Called by the home thread while it is suspended.
@@ -233,8 +233,8 @@ impl State {
 
     /// Whoever was to run a coroutine that had yielded drops its turn: from now on it is parked.
     pub(crate) fn park_instead(&self) {
-        // Release: pairs with the Acquire of the wake that finds `PARKED`.
-        self.0.fetch_or(PARKED, Ordering::Release);
+        // Release: pairs with the Acquire of the wake that finds `PARKED`, for the link, as in `take_turn`.
+        self.0.fetch_or(PARKED, ordering!(Release, "park_instead_not_released" => Relaxed));
     }
 
     /// Ends the generation. Returns whether the block may be freed now; otherwise it still stands in a queue, and
