@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use loom::thread;
 
-#[allow(clippy::disallowed_macros, reason = "loom runs the threads of a model on the OS thread of the test")]
+#[allow(clippy::disallowed_types, reason = "loom runs the threads of a model on the OS thread of the test")]
 mod slot {
     use super::Cell;
 

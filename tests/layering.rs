@@ -64,7 +64,8 @@ fn rooms_use_lower_floors_only() {
     let mut wrong = Vec::new();
     for (file, text) in &files {
         let room = room_of(file);
-        let modules: BTreeSet<_> = files.keys().filter(|other| room_of(other) == room).flat_map(module_names).collect();
+        let modules: BTreeSet<_> =
+            files.keys().filter(|other| room_of(other) == room).flat_map(|file| module_names(file)).collect();
         let used = rooms_used(text, &modules);
         wrong.extend(used.iter().filter(|used| !may_use(room, used)).map(|used| format!("{file}: {used}")));
     }
@@ -134,7 +135,7 @@ fn room_of(file: &str) -> &str {
 }
 
 /// `coroutine/switch/jump.rs` is in the modules `coroutine`, `switch` and `jump`.
-fn module_names(file: &String) -> impl Iterator<Item = &str> {
+fn module_names(file: &str) -> impl Iterator<Item = &str> {
     file.split(['/', '.'])
 }
 

@@ -37,7 +37,7 @@ pub(crate) use ordering;
 mod model {
     use std::cell::Cell;
 
-    #[allow(clippy::disallowed_macros, reason = "loom runs the threads of a model on the OS thread of the test")]
+    #[allow(clippy::disallowed_types, reason = "loom runs the threads of a model on the OS thread of the test")]
     mod slot {
         use super::Cell;
 

@@ -97,7 +97,7 @@ mod imp {
 }
 
 #[cfg(not(jump_switch))]
-#[allow(clippy::disallowed_macros, reason = "this is the one place")]
+#[allow(clippy::disallowed_types, reason = "this is the one place")]
 mod imp {
     use std::cell::Cell;
 

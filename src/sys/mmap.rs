@@ -173,7 +173,7 @@ pub(crate) mod fault {
         Guard,
     }
 
-    #[allow(clippy::disallowed_macros, reason = "test seam; read by no coroutine across a switch")]
+    #[allow(clippy::disallowed_types, reason = "test seam; read by no coroutine across a switch")]
     mod armed {
         use super::*;
         std::thread_local! {
