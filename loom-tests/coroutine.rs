@@ -98,7 +98,7 @@ impl Coroutine {
     pub(super) fn spawn(&self) {
         // SAFETY: the caller owns the coroutine.
         self.home.with_mut(|home| unsafe { *home = true });
-        self.state.schedule_unstarted();
+        self.state.mark_queued();
         self.push();
     }
 

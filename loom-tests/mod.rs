@@ -11,6 +11,7 @@
 //! | [`pool`] | `pool::{Release, Local}` | each object has one owner and none is lost, also when it is reused during another's take; the count never wraps |
 //! | [`state`] | `coroutine::state::State` | no wake or cancel is lost, though the coroutine is entered by hand or its queue is dropped; a stale waker changes nothing; a block is freed once, and not under a queue |
 //! | [`wake_queue`] | `State` and `PushStack` together | a coroutine that parks in a loop until its conditions hold gets through; it stands in the queue once at a time |
+//! | [`bottom_half`] | `aio::bh_state::BhState` and `PushStack` | each schedule leads to a run that sees what came before it; it is queued once at a time |
 //! | [`notify`] | `aio::notify::Notify` | a loop never sleeps on work; a loop that ends leaves none behind |
 //!
 //! Each is true of every execution with up to three threads (and the one that starts them), each of which does a few
@@ -54,6 +55,7 @@ macro_rules! models {
     };
 }
 
+mod bottom_half;
 mod coroutine;
 mod notify;
 mod pool;

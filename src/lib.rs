@@ -73,6 +73,7 @@ pub use crate::{
 
 #[cfg(all(test, loom))]
 mod aio {
+    pub(crate) mod bh_state;
     pub(crate) mod notify;
 }
 #[cfg(all(test, loom))]

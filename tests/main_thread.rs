@@ -1,6 +1,6 @@
 //! What concerns a process's first thread: how it ends with coroutines alive, and overflows on it. (libtest runs its tests
 //! on other threads, so this file brings its own `main`.)
-#![allow(clippy::disallowed_macros, reason = "thread-locals of a user are what some of this is about")]
+#![allow(clippy::disallowed_types, reason = "a user's thread-locals are what some of this is about")]
 
 mod common;
 

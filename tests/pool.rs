@@ -1,7 +1,7 @@
 //! The pool: nothing is mapped in the steady state, whoever creates and whoever ends; memory comes back; limits are errors.
 //!
 //! Statistics, mappings and memory belong to the process, so each test runs in one of its own.
-#![allow(clippy::disallowed_macros, reason = "thread-locals of a user are what some of this is about")]
+#![allow(clippy::disallowed_types, reason = "a user's thread-locals are what some of this is about")]
 
 mod common;
 
