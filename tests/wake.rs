@@ -519,13 +519,21 @@ fn coroutines_driven_by_hand_and_woken_by_another_thread_at_once_run_once_per_pa
 }
 
 #[test]
-fn a_coroutine_may_get_its_home_while_another_thread_wakes_it() {
+fn a_coroutine_that_gets_its_home_while_another_thread_wakes_it_misses_no_later_wake() {
     within(LIMIT, || {
         let context = context();
         let (give, take) = mpsc::channel::<Waker>();
         let waking = thread::spawn(move || take.into_iter().for_each(Waker::wake));
         for round in 0..common::scaled(100_000) {
-            let co = coroutine(|| (0..3).for_each(|_| park::park()));
+            let stage = Count::default();
+            let inside = stage.clone();
+            let co = coroutine(move || {
+                // Without a home at first, and then with one.
+                park::park();
+                while inside.get() == 0 {
+                    park::park();
+                }
+            });
             co.enter();
             give.send(co.waker()).expect("the other thread is there");
             for _ in 0..round * 7 % 300 {
@@ -533,10 +541,13 @@ fn a_coroutine_may_get_its_home_while_another_thread_wakes_it() {
             }
             let _home = enter_home(context.home());
             co.enter();
+            stage.raise();
             co.waker().wake();
-            context.poll(false);
-            co.waker().wake();
-            context.poll(false);
+            let woken = eventually(|| {
+                context.poll(false);
+                co.is_finished()
+            });
+            assert!(woken, "a wake was lost");
         }
         drop(give);
         waking.join().expect("no panic");

@@ -272,7 +272,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 /// Retries a condition that another thread is about to make true; gives up, and lets the caller's assertion fail, after
 /// a long time.
 pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + LIMIT / 5;
     while !condition() {
         if Instant::now() > deadline {
             return false;
