@@ -719,3 +719,27 @@ fn a_number_that_is_replaced_while_somebody_waits_for_it_is_a_new_descriptor_for
     });
     exit.assert_success();
 }
+
+#[test]
+fn an_event_of_a_file_that_lost_its_number_during_a_cancelled_wait_reaches_nobody() {
+    within(LIMIT, || {
+        let context = context();
+        let (mut old_theirs, ours) = sockets();
+        // SAFETY: the number stays in use to the end of the test.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(ours.as_raw_fd()) };
+        let _keeps_the_old_alive = ours.try_clone().expect("a descriptor");
+        let old_wait = spawn(&context, move || fd::wait_readable(borrowed).expect("a wait"));
+        settle(&context);
+        let (mut theirs, new) = sockets();
+        let _ours = replace(ours, new);
+        old_wait.cancel();
+        assert_cancelled(old_wait.join());
+        let new_wait = spawn(&context, move || fd::wait_readable(borrowed).expect("a wait"));
+        settle(&context);
+        old_theirs.write_all(b"x").expect("room");
+        settle(&context);
+        assert!(!new_wait.is_finished(), "an event of the old one reached it");
+        theirs.write_all(b"x").expect("room");
+        new_wait.join().expect("no panic");
+    });
+}
