@@ -93,10 +93,15 @@ pub(crate) fn park() -> bool {
     // Relaxed: published by the Release of `State::park`.
     block.thread.store(thread.id.get(), Ordering::Relaxed);
     if !block.has(Extras::HOME)
-        // While a stale queue entry exists, its owner may be reading the home (rule 4 of the block).
-        && !block.state.is_scheduled()
         && let Some(home) = thread.home.borrow().clone()
     {
+        if block.state.is_scheduled() {
+            // A waker that found no home is about to drop its queue entry, and may be reading the home right now (rule 4 of the
+            // block); a wake that came meanwhile would be lost with the entry. A park may return without a wake: so does this one,
+            // until the entry is gone.
+            std::thread::yield_now();
+            return true;
+        }
         // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no queue has it.
         unsafe { *block.home.get() = Some(home) };
         block.add_extra(Extras::HOME);
