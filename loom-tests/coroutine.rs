@@ -200,7 +200,10 @@ impl Coroutine {
     /// The body.
     fn run(&self) {
         while !self.conditions.iter().all(|condition| condition.load(Ordering::Relaxed)) {
-            self.find_home();
+            if !self.find_home() {
+                race::let_others_go_first();
+                continue;
+            }
             match self.state.park() {
                 Park::Suspend => return self.set_phase(Phase::Parked),
                 Park::Woken => {}
@@ -210,19 +213,24 @@ impl Coroutine {
         self.end(Phase::Finished);
     }
 
-    /// What happens before a park.
-    fn find_home(&self) {
+    /// What happens before a park. Returns whether to park.
+    fn find_home(&self) -> bool {
         // SAFETY: the home thread may always read this, and write it while no queue has the block.
         unsafe {
-            if !self.home.with(|home| *home) && !self.state.is_scheduled() && self.in_loop.get() {
-                self.home.with_mut(|home| *home = true);
+            if self.home.with(|home| *home) || !self.in_loop.get() {
+                return true;
             }
+            if self.state.is_scheduled() {
+                return false;
+            }
+            self.home.with_mut(|home| *home = true);
+            true
         }
     }
 
     /// It is started, and yields: the home puts it into the queue for another turn.
     pub(super) fn start_and_yield(&self) {
-        self.find_home();
+        assert!(self.find_home());
         self.set_phase(Phase::Requeued);
         self.push();
     }

@@ -71,6 +71,8 @@ fn a_thread_may_drop_its_own_io_thread() {
 fn a_panic_in_the_loop_is_what_join_returns() {
     let io_thread = IoThread::new("io").unwrap();
     io_thread.remote().schedule_once(|| panic!("in a bottom half"));
+    // It ends the loop before this has its turn.
+    assert_eq!(io_thread.remote().call(|| ()).unwrap_err().kind(), io::ErrorKind::NotConnected);
     let payload = io_thread.join().unwrap_err();
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"in a bottom half"));
 }

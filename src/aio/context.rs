@@ -45,7 +45,7 @@ impl AioContext {
     /// If no stack can be had; the message names `vm.max_map_count` where that is the cause.
     #[track_caller]
     pub fn spawn<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-        task::spawn_on(&self.home(), Builder::new(), f)
+        task::spawn_sendable(self.home(), Builder::new(), Location::caller(), f)
     }
 
     /// As [`spawn`](Self::spawn), with a name or a stack size.
@@ -59,7 +59,7 @@ impl AioContext {
         builder: Builder,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
-        task::spawn_on(&self.home(), builder, f)
+        task::spawn_sendable(self.home(), builder, Location::caller(), f)
     }
 
     /// As [`spawn`](Self::spawn), for a closure and a result that needn't be `Send`.
@@ -80,7 +80,7 @@ impl AioContext {
     #[track_caller]
     pub fn spawn_local<T: 'static>(&self, f: impl FnOnce() -> T + 'static) -> io::Result<JoinHandle<T>> {
         // SAFETY: this is the home's thread, whose loop doesn't let a coroutine go elsewhere; `f` borrows nothing.
-        unsafe { task::spawn_local_on(&self.home(), Location::caller(), f) }
+        unsafe { task::spawn_local_on(self.home(), Location::caller(), f) }
     }
 
     /// Makes a bottom half: `callback` runs on this thread, in a turn of this context, when it has been scheduled.
@@ -124,7 +124,7 @@ impl AioContext {
         refuse_coroutine("block_on");
         let location = Location::caller();
         // SAFETY: this is the home thread, and `Running` doesn't let us leave before the coroutine has ended.
-        let spawned = unsafe { task::spawn_scoped(&self.home(), location, f) };
+        let spawned = unsafe { task::spawn_scoped(self.home(), location, f) };
         let running = Running { context: self, handle: Some(spawned.expect("no stack for a coroutine")) };
         running.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
     }
@@ -147,6 +147,7 @@ impl AioContext {
     ///
     /// As [`poll`](Self::poll).
     pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        let _home = self.shared.enter();
         while !done() {
             self.poll(true);
         }
@@ -193,8 +194,7 @@ impl Remote {
         if self.shared.has_ended() {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended"));
         }
-        let home: Arc<dyn Home> = self.shared.clone();
-        task::spawn_on(&home, Builder::new(), f)
+        task::spawn_sendable(self.shared.clone(), Builder::new(), Location::caller(), f)
     }
 
     /// Runs `f` as a coroutine of the context, and waits for its result: a coroutine parks, a thread blocks, or runs its loop if it is the
@@ -243,9 +243,8 @@ struct Running<'a, T> {
 
 impl<T> Running<'_, T> {
     fn join(mut self) -> thread::Result<T> {
-        while !self.handle.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.context.poll(true);
-        }
+        let is_finished = || self.handle.as_ref().is_none_or(JoinHandle::is_finished);
+        self.context.run_until(is_finished);
         let handle = self.handle.take().expect("taken only here");
         handle.join()
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -11,7 +12,9 @@ use super::fdmon::Epoll;
 use super::home_cell::HomeCell;
 use super::notify::Notify;
 use super::timers::Timers;
-use crate::coroutine::{Home, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, unwind_all};
+use crate::coroutine::{
+    Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home, unwind_all,
+};
 use crate::primitive::atomic::{AtomicBool, Ordering, fence};
 use crate::sys::eventfd::EventFd;
 
@@ -89,9 +92,17 @@ impl Shared {
         }
     }
 
+    /// Makes this the thread's current home for as long as the guard lives. Cheap if it is that already, as in a turn of a loop
+    /// that has entered it once for all its turns.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<HomeGuard> {
+        let own: *const Self = Arc::as_ptr(self);
+        let is_own = |home: &Arc<dyn Home>| ptr::addr_eq(Arc::as_ptr(home), own);
+        (!is_current_home(is_own)).then(|| enter_home(self.clone()))
+    }
+
     /// Unwinds and drops what is left.
     pub(super) fn end(self: &Arc<Self>) {
-        let _home = enter_home(self.clone());
+        let _home = self.enter();
         self.ended.store(true, Ordering::Relaxed);
         // Pairs with the fence in `Notify::must_signal`, which every push from another thread is followed by: a push either is seen by the drain below, or sees `ended`.
         fence(Ordering::SeqCst);

@@ -82,7 +82,7 @@ pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapse
     let deadline = Instant::now().checked_add(duration);
     let home = coroutine::home().expect("timeout called outside of a coroutine that has a home");
     // SAFETY: the home is this thread's, and `Child` ends the coroutine before we leave.
-    let handle = unsafe { task::spawn_scoped(&home, Location::caller(), f) };
+    let handle = unsafe { task::spawn_scoped(home, Location::caller(), f) };
     let mut child = Child { handle: Some(handle.expect("no stack for a coroutine")) };
     loop {
         match child.take_result() {

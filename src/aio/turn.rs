@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bh_state::Urgency;
 use super::shared::Shared;
-use crate::coroutine::{WokenList, enter_home};
+use crate::coroutine::WokenList;
 
 /// Turns in a row that may look at no descriptor because coroutines are ready to run.
 const MAX_BUSY_TURNS: u32 = 16;
@@ -17,7 +17,7 @@ const IDLE_WAIT: Duration = Duration::from_millis(10);
 impl Shared {
     /// See [`AioContext::poll`](super::AioContext::poll).
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
-        let _home = enter_home(self.clone());
+        let _home = self.enter();
         let fired = self.wait(blocking);
         let mut progress = self.run_bottom_halves();
         progress |= !fired.is_empty();

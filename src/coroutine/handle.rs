@@ -311,7 +311,7 @@ impl Builder {
     /// - What `f` borrows lives until it has been run to its end or dropped.
     pub(crate) unsafe fn spawn<F: FnOnce()>(
         self,
-        home: Arc<dyn Home>,
+        home: &Arc<dyn Home>,
         location: &'static Location<'static>,
         f: impl FnOnce(Target) -> F,
     ) -> io::Result<()> {

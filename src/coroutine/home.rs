@@ -248,6 +248,11 @@ pub fn current_home() -> Option<Arc<dyn Home>> {
     this_thread().home.borrow().clone()
 }
 
+/// Whether there is a [current home](current_home), and the predicate holds of it.
+pub(crate) fn is_current_home(predicate: impl FnOnce(&Arc<dyn Home>) -> bool) -> bool {
+    this_thread().home.borrow().as_ref().is_some_and(predicate)
+}
+
 /// Makes `home` the calling thread's current home until the guard is dropped: a loop holds one while it runs.
 ///
 /// A coroutine that is driven by its handle gets the current home as its own when it parks for the first time.

@@ -70,6 +70,7 @@ pub use home::{Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, cur
 pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;
 
+pub(crate) use home::is_current_home;
 pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, waker};
 pub(crate) use thread::thread_id;
 pub(crate) use wake::Target;

@@ -31,8 +31,18 @@ pub fn spawn_on<T: Send + 'static>(
     builder: Builder,
     f: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
+    spawn_sendable(home.clone(), builder, Location::caller(), f)
+}
+
+/// [`spawn_on`], for a home that the caller has counted already.
+pub(crate) fn spawn_sendable<T: Send + 'static>(
+    home: Arc<dyn Home>,
+    builder: Builder,
+    location: &'static Location<'static>,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     // SAFETY: `f` is `Send` and borrows nothing.
-    unsafe { spawn_unchecked(home, builder, Location::caller(), f, |completion| completion.decide_cancelled()) }
+    unsafe { spawn_unchecked(home, builder, location, f, |completion| completion.decide_cancelled()) }
 }
 
 /// Spawns, on the calling thread's own `home`, a coroutine that needn't be `Send`.
@@ -42,7 +52,7 @@ pub fn spawn_on<T: Send + 'static>(
 /// - `home` is the calling thread's, and lets no unstarted coroutine go to another.
 /// - `f` borrows nothing.
 pub(crate) unsafe fn spawn_local_on<T>(
-    home: &Arc<dyn Home>,
+    home: Arc<dyn Home>,
     location: &'static Location<'static>,
     f: impl FnOnce() -> T,
 ) -> io::Result<JoinHandle<T>> {
@@ -58,7 +68,7 @@ pub(crate) unsafe fn spawn_local_on<T>(
 /// - `home` is the calling thread's.
 /// - What `f` and its result borrow lives until the returned handle is finished.
 pub(crate) unsafe fn spawn_scoped<T>(
-    home: &Arc<dyn Home>,
+    home: Arc<dyn Home>,
     location: &'static Location<'static>,
     f: impl FnOnce() -> T,
 ) -> io::Result<JoinHandle<T>> {
@@ -76,7 +86,7 @@ pub(crate) unsafe fn spawn_scoped<T>(
 /// - `f` may be sent to the home's thread, or this is that thread.
 /// - What `f` and its result borrow lives until the coroutine has ended.
 unsafe fn spawn_unchecked<T>(
-    home: &Arc<dyn Home>,
+    home: Arc<dyn Home>,
     builder: Builder,
     location: &'static Location<'static>,
     f: impl FnOnce() -> T,
@@ -102,7 +112,7 @@ unsafe fn spawn_unchecked<T>(
         }
     };
     // SAFETY: passed on; the body catches panics.
-    unsafe { builder.spawn(home.clone(), location, body)? };
+    unsafe { builder.spawn(&home, location, body)? };
     let target = target.expect("spawn calls the maker of the body");
-    Ok(JoinHandle::new(outcome, home.clone(), target))
+    Ok(JoinHandle::new(outcome, home, target))
 }
