@@ -376,6 +376,32 @@ fn a_queue_entry_that_was_overtaken_by_hand_serves_the_next_wake() {
 }
 
 #[test]
+fn a_queue_entry_that_was_overtaken_by_hand_resumes_no_coroutine_that_has_yielded_since() {
+    let context = context();
+    let _home = enter_home(context.home());
+    let stage = Count::default();
+    let inside = stage.clone();
+    let co = coroutine(move || {
+        park::park();
+        inside.raise();
+        yield_now();
+        inside.raise();
+        park::park();
+        inside.raise();
+    });
+    co.enter();
+    co.waker().wake();
+    co.enter();
+    assert_eq!(stage.get(), 1, "it has yielded, and its queue entry is stale");
+    co.waker().wake();
+    context.poll(false);
+    assert_eq!(stage.get(), 1, "only its owner enters it now");
+    co.enter();
+    assert_eq!(stage.get(), 3, "the wake was remembered for the park");
+    assert!(co.is_finished());
+}
+
+#[test]
 fn a_queue_entry_outlives_its_coroutine_without_harm() {
     let context = context();
     let _home = enter_home(context.home());
@@ -752,6 +778,38 @@ fn a_coroutine_that_parks_again_after_its_unwind_was_raised_can_be_woken_while_i
             stop.store(true, Ordering::Relaxed);
             waking.join().expect("no panic");
             while context.poll(false) {}
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn a_coroutine_that_is_woken_and_then_entered_by_its_waker_can_park_in_a_loop() {
+    let exit = common::child("", |_| {
+        within(Duration::from_secs(10), || {
+            let context = context();
+            let stage = Count::default();
+            let inside = stage.clone();
+            let co = coroutine(move || {
+                park::park();
+                while inside.get() == 0 {
+                    park::park();
+                }
+                inside.raise();
+            });
+            // It has no home yet.
+            co.enter();
+            context.block_on(|| {
+                co.waker().wake();
+                co.enter();
+                stage.raise();
+                // Its queue entry is still there, and now it has a wake to serve.
+                co.waker().wake();
+            });
+            while !co.is_finished() {
+                context.poll(true);
+            }
+            assert_eq!(stage.get(), 2);
         });
     });
     exit.assert_success();
