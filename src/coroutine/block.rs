@@ -61,6 +61,8 @@ pub(crate) enum Phase {
 pub(crate) struct Extras(u16);
 
 impl Extras {
+    /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from there.
+    pub(super) const QUEUED_HERE: Self = Self(1 << 9);
     /// It can't go on: the payload of a panic is to be picked up, or its stack is to be given up.
     pub(super) const BROKEN: Self = Self(1 << 8);
     pub(super) const NONE: Self = Self(0);

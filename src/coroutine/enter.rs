@@ -160,6 +160,7 @@ fn next_turn(thread: &Thread, pending: &mut Pending) -> Option<(&'static Block, 
     loop {
         // SAFETY: blocks are never unmapped.
         let block: &'static Block = unsafe { pending.pop_front()?.as_ref() };
+        block.remove_extra(Extras::QUEUED_HERE);
         if let Some(switch) = take_turn(thread, block) {
             return Some((block, switch));
         }
@@ -258,6 +259,7 @@ pub(super) fn schedule(block: &'static Block) {
         // SAFETY: the running coroutine is this thread's, and we own the entry of `block`, which is never unmapped.
         unsafe { (*running.woken.get()).push_back(block.into()) };
         running.add_extra(Extras::WOKEN);
+        block.add_extra(Extras::QUEUED_HERE);
         return;
     }
     schedule_on_home(block);
