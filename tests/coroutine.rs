@@ -1083,3 +1083,14 @@ fn unstarted_coroutines_cross_threads_both_ways_under_load() {
         assert_eq!(ran.load(Ordering::Relaxed), 9000 + 3000 + 9000);
     });
 }
+
+#[test]
+fn a_payload_of_a_cancel_that_was_for_somebody_else_is_passed_on_like_any_other() {
+    let context = aioco::AioContext::new().unwrap();
+    let handle = context.spawn(park::park).unwrap();
+    handle.cancel();
+    let payload = handle.join().unwrap_err();
+    let co = Coroutine::new(|| panic::resume_unwind(payload)).unwrap();
+    let payload = catch_unwind(AssertUnwindSafe(|| co.enter())).unwrap_err();
+    assert!(payload.is::<Cancelled>());
+}

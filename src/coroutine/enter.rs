@@ -136,7 +136,8 @@ fn settle(thread: &Thread, block: &'static Block, pending: &mut Pending, first_p
             end_detached(thread, block);
             // An unwind that was asked for ends here. Of other panics, which the panic hook has reported, the first of a coroutine
             // that its owner drives is passed on; a spawned one's is nobody's but its join handle's.
-            let passed_on = !extras.has(Extras::SPAWNED) && !payload.is::<unwind::Cancelled>();
+            let asked_for = extras.has(Extras::UNWIND) && payload.is::<unwind::Cancelled>();
+            let passed_on = !extras.has(Extras::SPAWNED) && !asked_for;
             if passed_on && first_payload.is_none() {
                 *first_payload = Some(payload);
             } else {
