@@ -1,0 +1,4 @@
+#!/bin/bash
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+skip "not written yet"
