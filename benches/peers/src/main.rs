@@ -5,11 +5,13 @@
 //! many short, interleaved repetitions. Compare minimum with minimum, and ratios rather than nanoseconds.
 //!
 //! [`body`] has what the coroutines do, [`runtime`] a file for each runtime, [`loops`] what is timed and [`parked`]
-//! what is weighed; [`groups`] has the tables that put them together, which [`run`] runs with the means of [`measure`].
-//! [`report`] and [`plot`] show the result.
+//! what is weighed; [`event_loop`] has all of that for event loops. [`groups`] has the tables that put them together,
+//! which [`run`] runs with the means of [`measure`]. [`report`] and [`plot`] show the result.
 
 mod body;
+mod event_loop;
 mod groups;
+mod limit;
 mod loops;
 mod measure;
 mod parked;
@@ -35,7 +37,7 @@ use crate::report::Format;
 #[derive(Parser)]
 #[command(about = "Measures aioco and its peers side by side")]
 struct Arguments {
-    /// Run only this group; may be given several times
+    /// Run only this group; may be given several times. Without it all run, each for a minute or less
     #[arg(long = "group", value_name = "NAME", value_parser = group_names())]
     groups: Vec<String>,
 
@@ -132,7 +134,7 @@ fn measure_and_report(arguments: &Arguments, selection: &[(&Group, &Case)]) -> i
     arguments.format.write_header(&mut out)?;
     let mut all_rows = Vec::new();
     for (group, case) in selection {
-        let mut rows = run::run(case, arguments.rounds.get());
+        let mut rows = run::run(group, case, arguments.rounds.get());
         rows.retain(|row| arguments.wants_figure(case, &row.case));
         arguments.format.write_rows(&mut out, group, case, &rows)?;
         out.flush()?;

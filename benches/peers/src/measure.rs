@@ -3,6 +3,7 @@
 use std::io;
 use std::iter;
 use std::mem;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A timed loop: does its work the given number of times and returns how long that took.
@@ -54,37 +55,75 @@ pub fn interleaved(loops: &[Loop], rounds: usize) -> Vec<Summary> {
 
 /// How many times the loop has to go around to take about as long as a repetition.
 fn calibrate(run: Loop) -> u64 {
+    let enough = REPETITION / 8;
     let mut times = 1;
     loop {
         // The shortest of a few: an interruption must not pass for work.
         let elapsed = iter::repeat_with(|| run(times)).take(3).min().unwrap_or_default();
-        if elapsed >= REPETITION / 8 {
+        if elapsed >= enough {
             let per_repetition = REPETITION.as_nanos() * u128::from(times) / elapsed.as_nanos();
             return u64::try_from(per_repetition).unwrap_or(u64::MAX).max(1);
         }
-        times *= 2;
+        // By leaps while little is known of it, since some loops prepare for long what they then time.
+        let missing = enough.as_nanos() / elapsed.as_nanos().max(1);
+        times *= u64::try_from(missing).unwrap_or(u64::MAX).clamp(2, 16);
     }
 }
+
+/// The processor time that this process has used, on all of its threads.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is valid to write to.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0, "Linux has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A core, counted from the last one that the process may run on; the first one tends to serve the interrupts.
+#[derive(Clone, Copy)]
+pub enum Core {
+    Last,
+    SecondLast,
+}
+
+/// Where the process may run when none of its threads is pinned.
+static ALLOWED: OnceLock<libc::cpu_set_t> = OnceLock::new();
 
 /// Keeps the calling thread on one core, until it is dropped. Threads spawned meanwhile are kept there too.
 pub struct Pinned {
     allowed_before: libc::cpu_set_t,
 }
 
+/// Whether the calling thread may run on one core only.
+pub fn is_pinned() -> bool {
+    // SAFETY: the function only reads the set.
+    affinity().is_ok_and(|set| unsafe { libc::CPU_COUNT(&set) } == 1)
+}
+
 impl Pinned {
-    /// Pins the calling thread to the last core it may run on; the first one tends to serve the interrupts.
-    pub fn to_one_core() -> io::Result<Self> {
+    /// Pins the calling thread.
+    pub fn to(core: Core) -> io::Result<Self> {
         let allowed_before = affinity()?;
-        let last = (0..libc::CPU_SETSIZE as usize)
+        let allowed = ALLOWED.get_or_init(|| allowed_before);
+        let core = (0..libc::CPU_SETSIZE as usize)
             .rev()
             // SAFETY: the index is below the size of the set.
-            .find(|&core| unsafe { libc::CPU_ISSET(core, &allowed_before) })
+            .filter(|&core| unsafe { libc::CPU_ISSET(core, allowed) })
+            .nth(core as usize)
             .ok_or(io::ErrorKind::NotFound)?;
         let mut one = empty_set();
         // SAFETY: as above.
-        unsafe { libc::CPU_SET(last, &mut one) };
+        unsafe { libc::CPU_SET(core, &mut one) };
         set_affinity(&one)?;
         Ok(Self { allowed_before })
+    }
+}
+
+/// Lets the calling thread run on all cores, though it was spawned by a pinned one.
+pub fn unpin() {
+    if let Some(allowed) = ALLOWED.get() {
+        // Fails only if the cores were taken away meanwhile; then it stays where it is.
+        let _ = set_affinity(allowed);
     }
 }
 
@@ -135,14 +174,10 @@ mod tests {
 
     #[test]
     fn pinning_ends_with_the_guard() {
-        let count = |set: &libc::cpu_set_t| {
-            // SAFETY: the function only reads the set.
-            unsafe { libc::CPU_COUNT(set) }
-        };
-        let before = count(&affinity().unwrap());
-        let pinned = Pinned::to_one_core().unwrap();
-        assert_eq!(count(&affinity().unwrap()), 1);
+        let before = is_pinned();
+        let pinned = Pinned::to(Core::Last).unwrap();
+        assert!(is_pinned());
         drop(pinned);
-        assert_eq!(count(&affinity().unwrap()), before);
+        assert_eq!(is_pinned(), before);
     }
 }

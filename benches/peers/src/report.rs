@@ -22,6 +22,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Nanoseconds,
+    Microseconds,
     Bytes,
     Maps,
 }
@@ -30,6 +31,7 @@ impl Unit {
     pub fn label(self) -> &'static str {
         match self {
             Self::Nanoseconds => "ns",
+            Self::Microseconds => "us",
             Self::Bytes => "bytes",
             Self::Maps => "maps",
         }
@@ -38,8 +40,8 @@ impl Unit {
     /// Writes a figure with as many digits as it deserves.
     pub fn format(self, figure: f64) -> String {
         let decimals = match self {
-            Self::Nanoseconds if figure < 10.0 => 2,
-            Self::Nanoseconds if figure < 1000.0 => 1,
+            Self::Nanoseconds | Self::Microseconds if figure < 10.0 => 2,
+            Self::Nanoseconds | Self::Microseconds if figure < 1000.0 => 1,
             _ => 0,
         };
         format!("{figure:.decimals$}")

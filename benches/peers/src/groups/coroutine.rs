@@ -23,18 +23,19 @@ macro_rules! contestants {
 
 /// A loop on one core, each time around it counting for so many units.
 const fn on_one_core(units: u32, contestants: &'static [Contestant<Loop>]) -> Method {
-    Method::Timed { cores: Cores::One, units, contestants }
+    Method::Timed { cores: Cores::One, units, descriptors: 0, contestants }
 }
 
 /// A loop on two cores.
 const fn on_two_cores(contestants: &'static [Contestant<Loop>]) -> Method {
-    Method::Timed { cores: Cores::Two, units: 1, contestants }
+    Method::Timed { cores: Cores::Two, units: 1, descriptors: 0, contestants }
 }
 
 pub const GROUP: Group = Group {
     name: "coroutine",
     about: "creating, entering, suspending and keeping coroutines",
     baseline: Corosensei::NAME,
+    probes: &[],
     cases: &[
         Case {
             name: "call",

@@ -4,13 +4,17 @@
 //! and naming it in [`GROUPS`].
 
 mod coroutine;
+mod event_loop;
+
+use std::io;
+use std::time::Duration;
 
 use crate::measure::Loop;
 use crate::parked::Parked;
 use crate::report::Unit;
 
 /// All groups, in the order in which they run.
-pub const GROUPS: &[&Group] = &[&coroutine::GROUP];
+pub const GROUPS: &[&Group] = &[&coroutine::GROUP, &event_loop::GROUP];
 
 /// Cases that compare the same contestants.
 pub struct Group {
@@ -18,6 +22,8 @@ pub struct Group {
     pub about: &'static str,
     /// The runtime to which reports relate the others.
     pub baseline: &'static str,
+    /// The runtimes that a kernel may refuse to support, each with a function that finds out.
+    pub probes: &'static [Contestant<Probe>],
     pub cases: &'static [Case],
 }
 
@@ -35,8 +41,12 @@ pub enum Method {
         cores: Cores,
         /// Into how many units one time around the loop is divided.
         units: u32,
+        /// How many descriptors it has open at once.
+        descriptors: u32,
         contestants: &'static [Contestant<Loop>],
     },
+    /// The processor time that a loop takes for a while.
+    Idle { length: Duration, contestants: &'static [Contestant<Idle>] },
     /// What parked coroutines take.
     Parked { count: usize, shortfall: Shortfall, contestants: &'static [Contestant<Park>] },
 }
@@ -47,6 +57,12 @@ pub struct Contestant<F> {
     pub run: F,
 }
 
+/// Finds out whether the kernel supports a runtime.
+pub type Probe = fn() -> io::Result<()>;
+
+/// Keeps an idle loop for a while, and returns the processor time that it took.
+pub type Idle = fn(Duration) -> Duration;
+
 /// Parks as many coroutines as it can, up to a number.
 pub type Park = fn(usize) -> Parked;
 
@@ -55,7 +71,7 @@ pub type Park = fn(usize) -> Parked;
 pub enum Cores {
     /// Pinned to one core.
     One,
-    /// On two threads, placed by the kernel.
+    /// On two threads, placed by the kernel or by the loop.
     Two,
 }
 
@@ -83,11 +99,19 @@ pub const QUANTITIES: &[Quantity] = &[
     Quantity { suffix: "create", unit: Unit::Nanoseconds, of: |parked| parked.create },
 ];
 
+impl Group {
+    /// Why the kernel doesn't support a runtime, if that is so.
+    pub fn refusal(&self, runtime: &str) -> Option<io::Error> {
+        let probe = self.probes.iter().find(|probe| probe.runtime == runtime)?;
+        (probe.run)().err()
+    }
+}
+
 impl Case {
     /// The names of the rows it yields: its own, or one for each quantity.
     pub fn row_names(&self) -> Vec<String> {
         match self.method {
-            Method::Timed { .. } => vec![self.name.to_owned()],
+            Method::Timed { .. } | Method::Idle { .. } => vec![self.name.to_owned()],
             Method::Parked { .. } => {
                 QUANTITIES.iter().map(|quantity| format!("{}-{}", self.name, quantity.suffix)).collect()
             }
@@ -100,6 +124,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::limit;
 
     fn cases() -> impl Iterator<Item = &'static Case> {
         GROUPS.iter().flat_map(|group| group.cases)
@@ -115,21 +140,39 @@ mod tests {
 
     #[test]
     fn every_contestant_runs() {
-        for case in cases() {
-            match &case.method {
-                Method::Timed { contestants, .. } => {
-                    for contestant in *contestants {
+        for group in GROUPS {
+            group.cases.iter().for_each(|case| try_out(group, case));
+        }
+    }
+
+    fn try_out(group: &Group, case: &Case) {
+        match case.method {
+            Method::Timed { descriptors, contestants, .. } => {
+                if limit::allow_descriptors(descriptors).is_ok() {
+                    for contestant in supported(group, contestants) {
                         (contestant.run)(2);
                     }
                 }
-                Method::Parked { contestants, .. } => {
-                    for contestant in *contestants {
-                        let parked = (contestant.run)(10);
-                        assert_eq!(parked.reached, 10, "{}", contestant.runtime);
-                        assert_eq!(parked.failure, None, "{}", contestant.runtime);
-                    }
+            }
+            Method::Idle { contestants, .. } => {
+                for contestant in supported(group, contestants) {
+                    (contestant.run)(Duration::from_millis(1));
+                }
+            }
+            Method::Parked { contestants, .. } => {
+                for contestant in supported(group, contestants) {
+                    let parked = (contestant.run)(10);
+                    assert_eq!(parked.reached, 10, "{}", contestant.runtime);
+                    assert_eq!(parked.failure, None, "{}", contestant.runtime);
                 }
             }
         }
+    }
+
+    fn supported<F>(
+        group: &Group,
+        contestants: &'static [Contestant<F>],
+    ) -> impl Iterator<Item = &'static Contestant<F>> {
+        contestants.iter().filter(|contestant| group.refusal(contestant.runtime).is_none())
     }
 }

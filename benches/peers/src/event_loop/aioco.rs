@@ -1,0 +1,255 @@
+//! This project's event loop, through its public interface only.
+
+use std::cell::{Cell, OnceCell};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::aioco::aio::Trigger;
+use ::aioco::coroutine::{Home, Interest, Watch};
+use ::aioco::{AioContext, aio, fd, park};
+
+use super::event_fd::EventFd;
+use super::rally::{Clock, Rally, Side, on_two_threads};
+use super::tally::Tally;
+use super::{FAR, timed};
+use crate::measure::{Core, Pinned, cpu_time};
+
+fn context() -> AioContext {
+    AioContext::new().expect("a context can be had")
+}
+
+/// A bottom half that schedules itself.
+pub fn bh(times: u64) -> Duration {
+    let context = context();
+    let left = Rc::new(Cell::new(times));
+    let trigger = Rc::new(OnceCell::<Trigger>::new());
+    let bottom_half = context.bottom_half({
+        let (left, trigger) = (left.clone(), trigger.clone());
+        move || {
+            left.set(left.get() - 1);
+            if left.get() > 0 {
+                trigger.get().expect("set before the first run").schedule();
+            }
+        }
+    });
+    trigger.get_or_init(|| bottom_half.trigger());
+    timed(|| {
+        bottom_half.schedule();
+        context.run_until(|| left.get() == 0);
+    })
+}
+
+/// Closures that are to run once, each scheduled by the one before.
+pub fn bh_once(times: u64) -> Duration {
+    fn schedule(context: &Rc<AioContext>, left: Rc<Cell<u64>>) {
+        let next = context.clone();
+        context.schedule_once(move || {
+            left.set(left.get() - 1);
+            if left.get() > 0 {
+                schedule(&next, left);
+            }
+        });
+    }
+
+    let context = Rc::new(context());
+    let left = Rc::new(Cell::new(times));
+    timed(|| {
+        schedule(&context, left.clone());
+        context.run_until(|| left.get() == 0);
+    })
+}
+
+/// An empty coroutine, spawned and joined by another.
+pub fn spawn_join(times: u64) -> Duration {
+    let context = context();
+    context.block_on(|| {
+        timed(|| {
+            for _ in 0..times {
+                context.spawn(|| ()).expect("a stack can be mapped").join().expect("it doesn't panic");
+            }
+        })
+    })
+}
+
+/// Empty coroutines spawned by another thread.
+pub fn spawn_remote(times: u64) -> Duration {
+    static TALLY: Tally = Tally::new();
+
+    let _pinned = Pinned::to(Core::Last);
+    let context = context();
+    let remote = context.remote();
+    context.block_on(|| {
+        TALLY.begin(times, park::waker());
+        let producer = thread::spawn(move || {
+            TALLY.produce(|| drop(remote.spawn(|| TALLY.count()).expect("a stack can be mapped")));
+        });
+        while !TALLY.is_warm() {
+            park::park();
+        }
+        let elapsed = timed(|| {
+            while !TALLY.is_complete() {
+                park::park();
+            }
+        });
+        producer.join().expect("the producer doesn't panic");
+        elapsed
+    })
+}
+
+/// Two coroutines of one thread, each waiting for the other to make its descriptor readable.
+pub fn fd_park(times: u64) -> Duration {
+    fn wait(fd: &EventFd) {
+        fd::wait_readable(fd).expect("an eventfd can be waited for");
+        fd.take();
+    }
+
+    let [ours, theirs] = [EventFd::new(), EventFd::new()].map(Arc::new);
+    let context = context();
+    context.block_on(|| {
+        timed(|| {
+            let (own, other) = (theirs.clone(), ours.clone());
+            let answer = move || {
+                for _ in 0..times {
+                    wait(&own);
+                    other.signal();
+                }
+            };
+            let answering = context.spawn(answer).expect("a stack can be mapped");
+            for _ in 0..times {
+                theirs.signal();
+                wait(&ours);
+            }
+            answering.join().expect("it doesn't panic");
+        })
+    })
+}
+
+/// A round trip of wakes between coroutines on two threads whose loops sleep.
+pub fn wake_sleeping(times: u64) -> Duration {
+    let rally = Rally::new(times);
+    on_two_threads(|| context().block_on(|| serve(&rally)), || context().block_on(|| answer(&rally)))
+}
+
+/// A round trip of wakes between coroutines on two threads whose loops don't sleep.
+pub fn wake_busy(times: u64) -> Duration {
+    let rally = Arc::new(Rally::new(times));
+    on_two_threads(|| busily(&rally, serve), || busily(&rally, answer))
+}
+
+/// Runs a player on a loop that never sleeps.
+fn busily<T: Send + 'static>(rally: &Arc<Rally>, play: fn(&Rally) -> T) -> T {
+    let context = context();
+    let player = rally.clone();
+    let player = context.spawn(move || play(&player)).expect("a stack can be mapped");
+    while !rally.is_over() {
+        context.poll(false);
+    }
+    player.join().expect("it doesn't panic")
+}
+
+fn serve(rally: &Rally) -> Duration {
+    rally.enter(Side::First, park::waker());
+    let mut clock = Clock::default();
+    for round in rally.rounds() {
+        clock.tick(round);
+        rally.hit(Side::First, round.serve());
+        park_until_seen(rally, round.answer());
+    }
+    clock.elapsed()
+}
+
+fn answer(rally: &Rally) {
+    rally.enter(Side::Second, park::waker());
+    for round in rally.rounds() {
+        park_until_seen(rally, round.serve());
+        rally.hit(Side::Second, round.answer());
+    }
+}
+
+fn park_until_seen(rally: &Rally, hit: u64) {
+    while !rally.has_seen(hit) {
+        park::park();
+    }
+}
+
+/// Watching `N` descriptors and unwatching them.
+pub fn register<const N: u32>(times: u64) -> Duration {
+    let fds = EventFd::silent(N);
+    let context = context();
+    timed(|| {
+        for _ in 0..times {
+            Watches::new(&context, fds);
+        }
+    })
+}
+
+/// A turn that doesn't wait, with `N` descriptors of which none is ready.
+pub fn idle_turn<const N: u32>(times: u64) -> Duration {
+    let fds = EventFd::silent(N);
+    let context = context();
+    let _watches = Watches::new(&context, fds);
+    timed(|| {
+        for _ in 0..times {
+            assert!(!context.poll(false));
+        }
+    })
+}
+
+/// Watches of descriptors, until they are dropped.
+struct Watches {
+    home: Arc<dyn Home>,
+    watches: Vec<Watch>,
+}
+
+impl Watches {
+    fn new(context: &AioContext, fds: &[EventFd]) -> Self {
+        let home = context.home();
+        let watch = |fd: &EventFd| home.watch_fd(fd.as_fd(), Interest::Readable, Waker::noop().clone());
+        let watches = fds.iter().map(|fd| watch(fd).expect("an eventfd can be watched")).collect();
+        Self { home, watches }
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        for watch in self.watches.drain(..) {
+            self.home.unwatch(watch);
+        }
+    }
+}
+
+/// A deadline that is set and withdrawn.
+pub fn timer_cancel(times: u64) -> Duration {
+    let context = context();
+    let home = context.home();
+    timed(|| {
+        for _ in 0..times {
+            let watch = home.watch_deadline(Instant::now() + FAR, Waker::noop().clone());
+            assert!(!home.unwatch(watch));
+        }
+    })
+}
+
+/// A coroutine that parks until now.
+pub fn timer_fire(times: u64) -> Duration {
+    context().block_on(|| {
+        timed(|| {
+            for _ in 0..times {
+                park::park_until(Instant::now());
+            }
+        })
+    })
+}
+
+/// The processor time of a loop whose only coroutine waits for a deadline.
+pub fn idle(length: Duration) -> Duration {
+    context().block_on(|| {
+        let before = cpu_time();
+        aio::sleep(length);
+        cpu_time() - before
+    })
+}
