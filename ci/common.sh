@@ -25,5 +25,5 @@ packages() {
 unit_and_integration_tests() {
     # Some tests run an example, which cargo builds only if it isn't told what to test.
     cargo ${toolchain:-} build --examples "$@"
-    cargo ${toolchain:-} test --lib --tests "$@"
+    cargo ${toolchain:-} test --lib --tests --examples "$@"
 }

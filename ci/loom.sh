@@ -10,6 +10,9 @@ source "$(dirname "$0")/common.sh"
 # the models take 1 minute, with 3 (which `ci/test.sh --soak` uses) 6 minutes.
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-2}"
 
+# The caught faults' backtraces would take longer than the models.
+export RUST_BACKTRACE=0
+
 # Debug assertions are on so that loom and the protocols check themselves.
 RUSTFLAGS="--cfg loom -C debug-assertions" \
     cargo test --target-dir target/loom --lib --release "loom_tests::${1:-}"

@@ -27,6 +27,7 @@ packages gdb gdb || skip "gdb can't be installed: no test of backtraces"
 
 step "Tests, debug build"
 cargo test
+cargo test --examples
 
 step "Tests, debug build, portable switch"
 unit_and_integration_tests --features portable-switch
