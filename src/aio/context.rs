@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::thread;
 
 use super::bh::{self, BottomHalf};
+use super::builder::{ContextBuilder, MonitorChoice};
+use super::fdmon::MonitorKind;
 use super::shared::{Shared, refuse_coroutine};
+use super::stats::Stats;
 use crate::coroutine::{Builder, Cancelled, Home, in_coroutine};
 use crate::task::{self, JoinHandle};
 
@@ -29,13 +32,45 @@ pub struct AioContext {
 }
 
 impl AioContext {
-    /// Makes a context for the calling thread.
+    /// Makes a context for the calling thread, with the best monitor that can be had; see [the module](super#monitors).
     ///
     /// # Errors
     ///
-    /// If the kernel refuses an eventfd or an epoll instance (limits of open files: `RLIMIT_NOFILE`, `fs.file-max`).
+    /// If the kernel refuses a descriptor (limits of open files: `RLIMIT_NOFILE`, `fs.file-max`).
     pub fn new() -> io::Result<Self> {
-        Ok(Self { shared: Arc::new(Shared::new()?), marker: PhantomData })
+        Self::builder().build()
+    }
+
+    /// Makes a context with options.
+    pub fn builder() -> ContextBuilder {
+        ContextBuilder::new()
+    }
+
+    pub(super) fn with(monitor: Option<MonitorKind>) -> io::Result<Self> {
+        Ok(Self { shared: Arc::new(Shared::new(monitor)?), marker: PhantomData })
+    }
+
+    /// Which monitor this context has, and why.
+    ///
+    /// ```
+    /// let context = aioco::AioContext::new()?;
+    /// println!("descriptors are monitored by {}", context.monitor());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn monitor(&self) -> &MonitorChoice {
+        &self.shared.choice
+    }
+
+    /// The system calls that this context has made for its loop.
+    ///
+    /// ```
+    /// let context = aioco::AioContext::new()?;
+    /// context.block_on(|| aioco::yield_now());
+    /// assert_eq!(context.stats().signals, 0, "nobody had to wake it");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
     }
 
     /// Spawns `f` as a coroutine of this context; it starts at one of the next turns.

@@ -11,9 +11,21 @@
 //!
 //! Waking a context that is running costs no system call on either side; waking one that sleeps costs one write to its eventfd
 //! and one read of it.
+//!
+//! # Monitors
+//!
+//! A context learns from a monitor which descriptors are ready. All monitors behave the same and differ in cost:
+//!
+//! - [`Epoll`](MonitorKind::Epoll): a system call for each wait of a coroutine, and one for a turn.
+//! - [`Poll`](MonitorKind::Poll): none for the wait of a coroutine; but a turn takes longer with each descriptor that is waited
+//!   for, half a microsecond or so. It is the fastest for a few dozen, and needs no descriptor of its own.
+//!
+//! A context takes epoll if it can have it, and poll otherwise; [`AioContext::monitor`] says which, and why.
+//! [`ContextBuilder::monitor`] asks for one. A context for which there is no descriptor left is an error, not a worse one.
 
 mod bh;
 pub(crate) mod bh_state;
+mod builder;
 mod context;
 mod fdmon;
 mod home_cell;
@@ -21,10 +33,14 @@ mod io_thread;
 pub(crate) mod notify;
 mod shared;
 mod sleep;
+mod stats;
 mod timers;
 mod turn;
 
 pub use bh::{BottomHalf, Trigger};
+pub use builder::{ContextBuilder, MonitorChoice};
 pub use context::{AioContext, Remote};
+pub use fdmon::MonitorKind;
 pub use io_thread::IoThread;
 pub use sleep::{Elapsed, sleep, sleep_until, timeout};
+pub use stats::Stats;

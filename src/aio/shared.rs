@@ -8,14 +8,16 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::bh::{Node, Queue, Scheduled};
-use super::fdmon::Epoll;
+use super::builder::{self, MonitorChoice};
+use super::fdmon::{Monitor, MonitorKind};
 use super::home_cell::HomeCell;
 use super::notify::Notify;
+use super::stats::Stats;
 use super::timers::Timers;
 use crate::coroutine::{
     Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home, unwind_all,
 };
-use crate::primitive::atomic::{AtomicBool, Ordering, fence};
+use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sys::eventfd::EventFd;
 
 /// What the context, its remotes and its coroutines share.
@@ -26,7 +28,11 @@ pub(super) struct Shared {
     pub(super) scheduled: Scheduled,
     pub(super) notify: Notify,
     /// Wakes the loop when it sleeps.
-    pub(super) notifier: EventFd,
+    pub(super) notifier: Arc<EventFd>,
+    /// How often it has been signalled.
+    signals: AtomicU64,
+    /// Which monitor there is, and why.
+    pub(super) choice: MonitorChoice,
     ended: AtomicBool,
     /// The loop's own; `None` when the context has ended.
     pub(super) local: HomeCell<Option<Local>>,
@@ -36,17 +42,17 @@ pub(super) struct Local {
     /// Coroutines that are to run.
     pub(super) ready: WokenList,
     pub(super) bottom_halves: Queue,
-    pub(super) monitor: Epoll,
+    pub(super) monitor: Monitor,
     pub(super) timers: Timers,
     /// Turns in a row that looked at no descriptor.
     pub(super) busy_turns: u32,
 }
 
 impl Shared {
-    /// The shared state of a context of the calling thread.
-    pub(super) fn new() -> io::Result<Self> {
-        let notifier = EventFd::new()?;
-        let monitor = Epoll::new(&notifier)?;
+    /// The shared state of a context of the calling thread, with this monitor or the best one.
+    pub(super) fn new(monitor: Option<MonitorKind>) -> io::Result<Self> {
+        let notifier = Arc::new(EventFd::new()?);
+        let (monitor, choice) = builder::choose(monitor, &notifier)?;
         let local = Local {
             ready: WokenList::new(),
             bottom_halves: Queue::new(),
@@ -59,6 +65,8 @@ impl Shared {
             scheduled: Scheduled::new(),
             notify: Notify::new(),
             notifier,
+            signals: AtomicU64::new(0),
+            choice,
             ended: AtomicBool::new(false),
             local: HomeCell::new(Some(local)),
         })
@@ -89,6 +97,19 @@ impl Shared {
         // A loop that is running on this very thread will look by itself.
         if !self.is_current() && self.notify.must_signal() {
             self.notifier.signal();
+            // Relaxed: a figure.
+            self.signals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// See [`AioContext::stats`](super::AioContext::stats).
+    pub(super) fn stats(&self) -> Stats {
+        let calls = self.with_local(|local| local.monitor.calls()).unwrap_or_default();
+        Stats {
+            waits: calls.waits,
+            signals: self.signals.load(Ordering::Relaxed),
+            notifier_reads: calls.notifier_reads,
+            control_calls: calls.controls,
         }
     }
 

@@ -79,9 +79,8 @@ impl Shared {
             notified
         });
         match notified.expect("a context that has ended was polled") {
-            Ok(true) => self.notifier.clear(),
-            Ok(false) => {}
-            Err(error) => panic!("epoll failed: {error}"),
+            Ok(_) => {}
+            Err(error) => panic!("{} failed: {error}", self.choice.kind()),
         }
         fired
     }

@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
+use aioco::aio::MonitorKind;
 use aioco::coroutine::Cancelled;
 use aioco::{AioContext, Coroutine, JoinHandle};
 
@@ -209,9 +210,18 @@ pub(crate) fn coroutine(f: impl FnOnce() + 'static) -> Coroutine {
     Coroutine::new(f).expect("a stack")
 }
 
+/// A context; with the monitor that the variable `AIOCO_TEST_MONITOR` names, if it is set, so that any test can be run with each.
 pub(crate) fn context() -> AioContext {
-    AioContext::new().expect("a context")
+    let mut builder = AioContext::builder();
+    if let Ok(name) = env::var("AIOCO_TEST_MONITOR") {
+        let named = MONITORS.into_iter().find(|kind| kind.to_string() == name);
+        builder = builder.monitor(named.expect("the name of a monitor"));
+    }
+    builder.build().expect("a context")
 }
+
+/// All kinds of monitors.
+pub(crate) const MONITORS: [MonitorKind; 2] = [MonitorKind::Poll, MonitorKind::Epoll];
 
 #[track_caller]
 pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

@@ -7,20 +7,24 @@
 //!
 //! **Reused numbers.** The kernel knows a registration by number *and* open file. When a number was closed and
 //! reused, arming it fails with `ENOENT`: then the old registration's waiters are woken (their descriptor is gone), and a
-//! new one is made with a new generation in its token, so that an event of the old file, which a duplicate may keep alive,
-//! reaches nobody.
+//! new one is made. Each registration has a generation in its token, so that an event of an old file, which a duplicate may
+//! keep alive, reaches nobody. That is why a descriptor is armed anew for each waiter, also when it is armed already: only
+//! the kernel knows whether the number still stands for the same file.
 
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use super::Calls;
+use super::descriptors::Descriptors;
+use super::watches::SPENT;
 use crate::coroutine::Interest;
 use crate::sys::epoll::{self, Event};
 use crate::sys::eventfd::EventFd;
 
-/// The token of the context's own eventfd; no generation gets this far.
+/// The token of the context's own eventfd; no descriptor has the number -1.
 const NOTIFIER: u64 = u64::MAX;
 
 /// Events taken from the kernel at once.
@@ -28,143 +32,120 @@ const EVENTS: usize = 64;
 
 /// Watches descriptors through epoll.
 #[derive(Debug)]
-pub(in crate::aio) struct Epoll {
+pub(super) struct Epoll {
     epoll: epoll::Epoll,
-    descriptors: HashMap<RawFd, Descriptor>,
-    /// Watches that have not fired, by number, and their descriptor.
-    watches: HashMap<u64, RawFd>,
-    next: u64,
+    descriptors: Descriptors<Registration>,
+    notifier: Arc<EventFd>,
 }
 
 #[derive(Debug, Default)]
-struct Descriptor {
-    /// Whether the kernel knows it, as far as we know.
-    registered: bool,
-    /// What it is armed for.
-    armed: u32,
+struct Registration {
+    /// Whether the kernel has it, as far as we know.
+    exists: bool,
     generation: u32,
-    waiters: Vec<Waiter>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    watch: u64,
-    events: u32,
-    waker: Waker,
 }
 
 impl Epoll {
     /// A monitor that also wakes up when `notifier` is signalled.
-    pub(in crate::aio) fn new(notifier: &EventFd) -> io::Result<Self> {
+    pub(super) fn new(notifier: Arc<EventFd>) -> io::Result<Self> {
         let epoll = epoll::Epoll::new()?;
         epoll.add(notifier.as_fd().as_raw_fd(), libc::EPOLLIN as u32, NOTIFIER)?;
-        Ok(Self { epoll, descriptors: HashMap::new(), watches: HashMap::new(), next: 0 })
+        Ok(Self { epoll, descriptors: Descriptors::new(), notifier })
     }
 
-    /// Watches a descriptor, once. Returns the watch's number; a descriptor that is always ready goes to `fired` at once, and so
-    /// do the waiters of a descriptor that turns out to be gone.
-    pub(in crate::aio) fn watch(
+    pub(super) fn watch(
         &mut self,
-        fd: BorrowedFd<'_>,
+        fd: RawFd,
         interest: Interest,
         waker: &Waker,
         fired: &mut Vec<Waker>,
+        calls: &mut Calls,
     ) -> io::Result<u64> {
-        let fd = fd.as_raw_fd();
-        let watch = self.next;
-        let descriptor = self.descriptors.entry(fd).or_default();
-        // epoll's events are poll's (epoll_ctl(2)).
-        let events = interest.poll_events() as u32;
-        let mut armed = descriptor.arm(&self.epoll, fd, descriptor.armed | events);
+        let events = interest.poll_events();
+        let mut armed = self.arm(fd, self.descriptors.events(fd) | events, calls);
         if armed.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT)) {
             // The number has been reused: see the head.
-            fire(descriptor.waiters.drain(..), &mut self.watches, fired);
-            *descriptor = Descriptor { generation: descriptor.generation + 1, ..Descriptor::default() };
-            armed = descriptor.arm(&self.epoll, fd, events);
+            self.descriptors.fire_all(fd, fired);
+            self.descriptors.state(fd).exists = false;
+            armed = self.arm(fd, events, calls);
         }
         match armed {
-            Ok(()) => {}
-            // A regular file: always ready.
+            Ok(()) => Ok(self.descriptors.insert(fd, interest, waker.clone())),
+            // A regular file or a directory: always ready.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                self.next += 1;
                 fired.push(waker.clone());
-                return Ok(watch);
+                Ok(SPENT)
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-        self.next += 1;
-        descriptor.waiters.push(Waiter { watch, events, waker: waker.clone() });
-        self.watches.insert(watch, fd);
-        Ok(watch)
     }
 
-    /// Ends a watch. Returns its waker, unless it has fired.
-    pub(in crate::aio) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
-        let fd = self.watches.remove(&watch)?;
-        let descriptor = self.descriptors.get_mut(&fd)?;
-        let place = descriptor.waiters.iter().position(|waiter| waiter.watch == watch)?;
-        let waiter = descriptor.waiters.remove(place);
+    pub(super) fn unwatch(&mut self, watch: u64, calls: &mut Calls) -> Option<Waker> {
+        let (fd, waker) = self.descriptors.remove(watch)?;
         // It stays armed for the others; an event that nobody waits for any more disarms it.
-        if descriptor.waiters.is_empty() {
+        if self.descriptors.events(fd) == 0 {
+            calls.controls += 1;
             self.epoll.delete(fd);
-            (descriptor.registered, descriptor.armed) = (false, 0);
+            self.descriptors.state(fd).exists = false;
         }
-        Some(waiter.waker)
+        Some(waker)
     }
 
-    /// Waits for events, at most `timeout` (`None`: without limit); moves the wakers of what is ready to `fired`. Returns
-    /// whether the notifier was signalled.
-    pub(in crate::aio) fn wait(&mut self, timeout: Option<Duration>, fired: &mut Vec<Waker>) -> io::Result<bool> {
+    pub(super) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        fired: &mut Vec<Waker>,
+        calls: &mut Calls,
+    ) -> io::Result<bool> {
         let mut events = [Event { events: 0, u64: 0 }; EVENTS];
+        calls.waits += 1;
         let n = self.epoll.wait(&mut events, timeout)?;
         let mut notified = false;
         for event in &events[..n] {
             match event.u64 {
                 NOTIFIER => notified = true,
-                token => self.dispatch(token, event.events, fired),
+                // epoll's events are poll's (epoll_ctl(2)).
+                token => self.dispatch(token, event.events as i16, fired, calls),
             }
+        }
+        if notified {
+            calls.notifier_reads += 1;
+            self.notifier.clear();
         }
         Ok(notified)
     }
 
-    fn dispatch(&mut self, token: u64, ready: u32, fired: &mut Vec<Waker>) {
+    fn dispatch(&mut self, token: u64, ready: i16, fired: &mut Vec<Waker>, calls: &mut Calls) {
         let fd = token as u32 as RawFd;
-        let Some(descriptor) = self.descriptors.get_mut(&fd) else { return };
-        if u64::from(descriptor.generation) != token >> 32 {
+        if u64::from(self.descriptors.state(fd).generation) != token >> 32 {
             return;
         }
-        descriptor.armed = 0;
-        let all = ready & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
-        let due = descriptor.waiters.extract_if(.., |waiter| all || waiter.events & ready != 0);
-        fire(due, &mut self.watches, fired);
-        let rest = descriptor.waiters.iter().fold(0, |events, waiter| events | waiter.events);
-        if rest != 0 && descriptor.arm(&self.epoll, fd, rest).is_err() {
+        self.descriptors.fire(fd, ready, fired);
+        let rest = self.descriptors.events(fd);
+        if rest != 0 && self.arm(fd, rest, calls).is_err() {
             // The descriptor was closed while they wait for it. The kernel won't tell them any more, so we do.
-            fire(descriptor.waiters.drain(..), &mut self.watches, fired);
+            self.descriptors.fire_all(fd, fired);
         }
     }
-}
 
-impl Descriptor {
-    /// Makes the kernel report the next of these events. Also when it is armed for them already: the number may stand for another
-    /// file by now, and only the kernel knows.
-    fn arm(&mut self, epoll: &epoll::Epoll, fd: RawFd, events: u32) -> io::Result<()> {
-        let token = u64::from(self.generation) << 32 | u64::from(fd as u32);
-        let oneshot = events | libc::EPOLLONESHOT as u32;
-        if self.registered {
-            epoll.modify(fd, oneshot, token)?;
-        } else {
-            epoll.add(fd, oneshot, token)?;
+    /// Makes the kernel report the next of these events.
+    fn arm(&mut self, fd: RawFd, events: i16, calls: &mut Calls) -> io::Result<()> {
+        let registration = self.descriptors.state(fd);
+        let events = events as u32 | libc::EPOLLONESHOT as u32;
+        let token = |generation| u64::from(generation) << 32 | u64::from(fd as u32);
+        calls.controls += 1;
+        if registration.exists {
+            return self.epoll.modify(fd, events, token(registration.generation));
         }
-        (self.registered, self.armed) = (true, events);
-        Ok(())
+        registration.generation = registration.generation.wrapping_add(1);
+        let token = token(registration.generation);
+        let mut added = self.epoll.add(fd, events, token);
+        if added.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EEXIST)) {
+            // An earlier file of this number, which a duplicate kept alive and registered, has got its number back.
+            calls.controls += 1;
+            added = self.epoll.modify(fd, events, token);
+        }
+        registration.exists = added.is_ok();
+        added
     }
-}
-
-/// Ends the watches of these waiters, and passes on their wakers.
-fn fire(waiters: impl Iterator<Item = Waiter>, watches: &mut HashMap<u64, RawFd>, fired: &mut Vec<Waker>) {
-    fired.extend(waiters.map(|waiter| {
-        watches.remove(&waiter.watch);
-        waiter.waker
-    }));
 }

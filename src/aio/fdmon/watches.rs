@@ -1,0 +1,72 @@
+//! A slab of watches that have not fired.
+//!
+//! A watch's number is its slot's index and generation, so a number that is spent names nothing, whoever has the slot now;
+//! inserting, finding and removing take constant time. Numbers are smaller than 2⁵⁶: a back end has eight bits to itself where the
+//! kernel takes 64.
+
+use std::task::Waker;
+
+/// Bits of a number that hold the index; as many hold the generation.
+const HALF: u32 = 28;
+const MASK: u64 = (1 << HALF) - 1;
+
+/// Bits of a number.
+pub(super) const BITS: u32 = 2 * HALF;
+
+/// The number of a watch that has fired already; no slot ever has it.
+pub(super) const SPENT: u64 = (1 << BITS) - 1;
+
+/// Watches, each with what its back end keeps for it.
+#[derive(Debug)]
+pub(super) struct Watches<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    /// `None` if the slot is free, or its watch was withdrawn.
+    watch: Option<(Waker, T)>,
+}
+
+impl<T> Watches<T> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// Adds a watch; returns its number.
+    pub(super) fn insert(&mut self, waker: Waker, data: T) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, watch: None });
+            u32::try_from(self.slots.len() - 1).expect("fewer watches than bytes of memory")
+        });
+        assert!(u64::from(index) < MASK, "2²⁸ watches at once");
+        let slot = &mut self.slots[index as usize];
+        slot.watch = Some((waker, data));
+        u64::from(slot.generation) << HALF | u64::from(index)
+    }
+
+    /// What the back end keeps for a watch.
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let slot = self.slot(number)?;
+        slot.watch.as_mut().map(|(_, data)| data)
+    }
+
+    /// Takes out a watch, if it is there, and frees its slot.
+    pub(super) fn remove(&mut self, number: u64) -> Option<(Waker, T)> {
+        let slot = self.slot(number)?;
+        let watch = slot.watch.take();
+        slot.generation += 1;
+        // A slot whose generations are used up is not used again: no number ever comes twice.
+        if u64::from(slot.generation) < MASK {
+            self.free.push((number & MASK) as u32);
+        }
+        watch
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot<T>> {
+        let slot = self.slots.get_mut((number & MASK) as usize)?;
+        (u64::from(slot.generation) == number >> HALF).then_some(slot)
+    }
+}
