@@ -15,7 +15,7 @@ use aioco::coroutine::Interest;
 use aioco::{AioContext, fd, park};
 use criterion::{Criterion, criterion_group, criterion_main};
 
-const MONITORS: [MonitorKind; 2] = [MonitorKind::Poll, MonitorKind::Epoll];
+const MONITORS: [MonitorKind; 3] = [MonitorKind::Poll, MonitorKind::Epoll, MonitorKind::IoUring];
 
 fn each(c: &mut Criterion, name: &str, mut bench: impl FnMut(&mut criterion::Bencher<'_>, &AioContext)) {
     let mut group = c.benchmark_group(name);

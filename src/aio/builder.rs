@@ -82,12 +82,13 @@ impl fmt::Display for MonitorKind {
         f.write_str(match self {
             Self::Poll => "poll",
             Self::Epoll => "epoll",
+            Self::IoUring => "io_uring",
         })
     }
 }
 
 /// The monitors, best first.
-const PREFERENCE: [MonitorKind; 2] = [MonitorKind::Epoll, MonitorKind::Poll];
+const PREFERENCE: [MonitorKind; 3] = [MonitorKind::IoUring, MonitorKind::Epoll, MonitorKind::Poll];
 
 /// Makes the monitor that is asked for, or else the best that can be had.
 pub(super) fn choose(wanted: Option<MonitorKind>, notifier: &Arc<EventFd>) -> io::Result<(Monitor, MonitorChoice)> {
@@ -115,6 +116,10 @@ pub(super) fn choose(wanted: Option<MonitorKind>, notifier: &Arc<EventFd>) -> io
 fn explain(kind: MonitorKind, error: &io::Error) -> String {
     let hint = match (kind, error.raw_os_error()) {
         (_, Some(libc::ENOSYS)) => ": the kernel lacks it, or a seccomp filter hides it",
+        (MonitorKind::IoUring, Some(libc::EPERM | libc::EACCES)) => {
+            ": forbidden by kernel.io_uring_disabled, a seccomp filter or another security policy"
+        }
+        (MonitorKind::IoUring, Some(libc::ENOMEM)) => ": the kernel is short of memory, or RLIMIT_MEMLOCK is too low",
         (_, Some(libc::EPERM | libc::EACCES)) => ": forbidden by a seccomp filter or another security policy",
         _ => "",
     };

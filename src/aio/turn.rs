@@ -35,6 +35,7 @@ impl Shared {
             progress = true;
             woken.run();
         }
+        self.with_local(|local| local.monitor.flush());
         progress
     }
 

@@ -1,8 +1,8 @@
 //! The only place that talks to the kernel.
 //!
 //! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
-//! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of one ([`poll`]), and a call at thread exit
-//! ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`.
+//! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel ([`ring`]), and a
+//! call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`.
 //!
 //! # Safety
 //!
@@ -13,6 +13,7 @@ pub(crate) mod epoll;
 pub(crate) mod eventfd;
 pub(crate) mod mmap;
 pub(crate) mod poll;
+pub(crate) mod ring;
 pub(crate) mod thread_exit;
 
 use std::io;

@@ -221,7 +221,7 @@ pub(crate) fn context() -> AioContext {
 }
 
 /// All kinds of monitors.
-pub(crate) const MONITORS: [MonitorKind; 2] = [MonitorKind::Poll, MonitorKind::Epoll];
+pub(crate) const MONITORS: [MonitorKind; 3] = [MonitorKind::Poll, MonitorKind::Epoll, MonitorKind::IoUring];
 
 #[track_caller]
 pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

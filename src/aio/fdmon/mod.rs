@@ -30,6 +30,7 @@
 
 mod descriptors;
 mod epoll;
+mod io_uring;
 mod poll;
 mod watches;
 
@@ -40,6 +41,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use self::epoll::Epoll;
+use self::io_uring::IoUring;
 use self::poll::Poll;
 use crate::coroutine::Interest;
 use crate::sys::eventfd::EventFd;
@@ -49,8 +51,11 @@ use crate::sys::eventfd::EventFd;
 pub enum MonitorKind {
     /// poll(2): always there; a wait takes longer with each descriptor that is waited for.
     Poll,
-    /// epoll(7).
+    /// epoll(7): a system call for each descriptor that a coroutine waits for.
     Epoll,
+    /// io_uring(7), since Linux 5.11: what a turn has for the kernel goes with its one system call. The kernel, a container or the
+    /// administrator may forbid it.
+    IoUring,
 }
 
 /// System calls that a monitor has made.
@@ -75,6 +80,7 @@ pub(in crate::aio) struct Monitor {
 enum Backend {
     Poll(Poll),
     Epoll(Epoll),
+    IoUring(Box<IoUring>),
 }
 
 impl Monitor {
@@ -84,6 +90,7 @@ impl Monitor {
         let backend = match kind {
             MonitorKind::Poll => Backend::Poll(Poll::new(notifier)),
             MonitorKind::Epoll => Backend::Epoll(Epoll::new(notifier)?),
+            MonitorKind::IoUring => Backend::IoUring(Box::new(IoUring::new(notifier)?)),
         };
         Ok(Self { backend, calls: Calls::default() })
     }
@@ -105,6 +112,7 @@ impl Monitor {
         match &mut self.backend {
             Backend::Poll(poll) => Ok(poll.watch(fd, interest, waker)),
             Backend::Epoll(epoll) => epoll.watch(fd, interest, waker, fired, &mut self.calls),
+            Backend::IoUring(ring) => Ok(ring.watch(fd, interest, waker)),
         }
     }
 
@@ -113,6 +121,7 @@ impl Monitor {
         match &mut self.backend {
             Backend::Poll(poll) => poll.unwatch(watch),
             Backend::Epoll(epoll) => epoll.unwatch(watch, &mut self.calls),
+            Backend::IoUring(ring) => ring.unwatch(watch),
         }
     }
 
@@ -122,6 +131,14 @@ impl Monitor {
         match &mut self.backend {
             Backend::Poll(poll) => poll.wait(timeout, fired, &mut self.calls),
             Backend::Epoll(epoll) => epoll.wait(timeout, fired, &mut self.calls),
+            Backend::IoUring(ring) => ring.wait(timeout, fired, &mut self.calls),
+        }
+    }
+
+    /// Lets go of the files of watches that were withdrawn. Called at the end of a turn.
+    pub(in crate::aio) fn flush(&mut self) {
+        if let Backend::IoUring(ring) = &mut self.backend {
+            ring.flush(&mut self.calls);
         }
     }
 

@@ -65,6 +65,11 @@ impl<T> Watches<T> {
         watch
     }
 
+    /// Takes out a watch, if it is there, and keeps its slot from being used until [`remove`](Self::remove).
+    pub(super) fn withdraw(&mut self, number: u64) -> Option<(Waker, T)> {
+        self.slot(number)?.watch.take()
+    }
+
     fn slot(&mut self, number: u64) -> Option<&mut Slot<T>> {
         let slot = self.slots.get_mut((number & MASK) as usize)?;
         (u64::from(slot.generation) == number >> HALF).then_some(slot)

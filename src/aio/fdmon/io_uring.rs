@@ -1,0 +1,223 @@
+//! The io_uring monitor.
+//!
+//! Each watch is a one-shot poll on the context's ring. It goes to the kernel with the next wait, and so does its end, so
+//! that a turn takes one system call however many coroutines wait anew. A watch's slot, which is in its token, isn't used again
+//! before the poll's own completion has come.
+//!
+//! **The notifier** is read by the ring: a read of eight bytes is always under way, so that a signal ends the wait and is cleared by
+//! the same completion. A kernel that doesn't wait on behalf of a read from a non-blocking descriptor answers `EAGAIN`; then
+//! the notifier is polled for and read from like any other.
+//!
+//! **Tokens.** The upper eight bits are a kind, for all who share the ring; the rest is the kind's own.
+//!
+//! **Files stay open.** The kernel holds a watched file until the watch has ended *there*. A watch that is withdrawn ends with
+//! the next enter: so that a socket that is closed after that is closed for its peer too, a turn that has withdrawn watches
+//! ends with [`flush`](IoUring::flush).
+//!
+//! # Safety
+//!
+//! The kernel writes to the buffer of the notifier's read until that completes. The buffer is counted; when the monitor is dropped
+//! it cancels the read and takes out its completion, and if that doesn't come, it leaks the buffer. (Closing the ring alone
+//! wouldn't do: the kernel ends what is under way some time later.)
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::Calls;
+use super::watches::{self, Watches};
+use crate::coroutine::Interest;
+use crate::primitive::UnsafeCell;
+use crate::sys::eventfd::EventFd;
+use crate::sys::ring::Ring;
+
+/// A watch; its number follows.
+const WATCH: u64 = 0;
+/// The end of a watch.
+const UNWATCH: u64 = 1;
+/// The read from the notifier, or the poll for it.
+const NOTIFIER: u64 = 2;
+/// The end of that.
+const CANCEL: u64 = 3;
+
+const fn token(kind: u64, number: u64) -> u64 {
+    kind << watches::BITS | number
+}
+
+/// Watches descriptors through a ring.
+#[derive(Debug)]
+pub(super) struct IoUring {
+    ring: Ring,
+    watches: Watches<()>,
+    notifier: Arc<EventFd>,
+    notifier_state: Notifier,
+    /// What the kernel reads the notifier into.
+    buffer: Rc<UnsafeCell<u64>>,
+    /// Whether watches were withdrawn that the kernel still has.
+    has_withdrawn: bool,
+}
+
+/// What the kernel does for the notifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notifier {
+    Reads,
+    Polls,
+    Nothing,
+}
+
+/// The most important of some completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    /// There was none.
+    Nothing,
+    /// Only of what ended without an event.
+    Ends,
+    /// A watch that fired.
+    Ready,
+    /// The notifier.
+    Signal,
+}
+
+impl IoUring {
+    /// A monitor that also wakes up when `notifier` is signalled.
+    pub(super) fn new(notifier: Arc<EventFd>) -> io::Result<Self> {
+        let mut monitor = Self {
+            ring: Ring::new()?,
+            watches: Watches::new(),
+            notifier,
+            notifier_state: Notifier::Nothing,
+            buffer: Rc::new(UnsafeCell::new(0)),
+            has_withdrawn: false,
+        };
+        monitor.watch_notifier(Notifier::Reads);
+        // Shows whether the ring can be entered: a filter may forbid that alone.
+        monitor.ring.enter(0, Some(Duration::ZERO))?;
+        Ok(monitor)
+    }
+
+    pub(super) fn watch(&mut self, fd: RawFd, interest: Interest, waker: &Waker) -> u64 {
+        let number = self.watches.insert(waker.clone(), ());
+        self.ring.poll(fd, interest.poll_events(), token(WATCH, number));
+        number
+    }
+
+    pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
+        let (waker, ()) = self.watches.withdraw(watch)?;
+        self.ring.end_poll(token(WATCH, watch), token(UNWATCH, watch));
+        self.has_withdrawn = true;
+        Some(waker)
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        fired: &mut Vec<Waker>,
+        calls: &mut Calls,
+    ) -> io::Result<bool> {
+        if timeout == Some(Duration::ZERO) && self.ring.is_quiet() {
+            return Ok(false);
+        }
+        let want = u32::from(timeout != Some(Duration::ZERO));
+        let start = Instant::now();
+        let mut left = timeout;
+        loop {
+            calls.waits += 1;
+            self.ring.enter(want, left)?;
+            self.has_withdrawn = false;
+            let mut seen = self.collect(fired, calls);
+            while self.ring.has_overflown() {
+                calls.waits += 1;
+                self.ring.enter(0, Some(Duration::ZERO))?;
+                seen = seen.max(self.collect(fired, calls));
+            }
+            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            // The ends of withdrawn watches are no reason to return.
+            if seen != Seen::Ends || want == 0 || left == Some(Duration::ZERO) {
+                return Ok(seen == Seen::Signal);
+            }
+        }
+    }
+
+    /// Tells the kernel which watches were withdrawn, so that it lets go of their files.
+    pub(super) fn flush(&mut self, calls: &mut Calls) {
+        if mem::take(&mut self.has_withdrawn) {
+            calls.controls += 1;
+            // An error comes again with the next wait, which reports it.
+            let _ = self.ring.enter(0, Some(Duration::ZERO));
+        }
+    }
+
+    /// Takes out all completions.
+    fn collect(&mut self, fired: &mut Vec<Waker>, calls: &mut Calls) -> Seen {
+        let mut seen = Seen::Nothing;
+        let mut signal = None;
+        for (token, result) in self.ring.completions() {
+            let what = match token >> watches::BITS {
+                // An error is for the waiter, who meets it by itself.
+                WATCH => match self.watches.remove(token) {
+                    Some((waker, ())) => {
+                        fired.push(waker);
+                        Seen::Ready
+                    }
+                    None => Seen::Ends,
+                },
+                NOTIFIER => {
+                    signal = Some(result);
+                    Seen::Ends
+                }
+                _ => Seen::Ends,
+            };
+            seen = seen.max(what);
+        }
+        let Some(result) = signal else { return seen };
+        let was = mem::replace(&mut self.notifier_state, Notifier::Nothing);
+        if result == -libc::EAGAIN {
+            self.watch_notifier(Notifier::Polls);
+            return seen;
+        }
+        if was == Notifier::Polls {
+            calls.notifier_reads += 1;
+            self.notifier.clear();
+        }
+        self.watch_notifier(was);
+        Seen::Signal
+    }
+
+    fn watch_notifier(&mut self, how: Notifier) {
+        let fd = self.notifier.as_fd().as_raw_fd();
+        match how {
+            Notifier::Reads => {
+                let buffer = self.buffer.with_mut(<*mut u64>::cast);
+                // SAFETY: the buffer has eight bytes, and see the head. Nobody else looks at it.
+                unsafe { self.ring.read(fd, buffer, 8, token(NOTIFIER, 0)) };
+            }
+            Notifier::Polls => self.ring.poll(fd, libc::POLLIN, token(NOTIFIER, 0)),
+            Notifier::Nothing => {}
+        }
+        self.notifier_state = how;
+    }
+}
+
+impl Drop for IoUring {
+    fn drop(&mut self) {
+        if self.notifier_state != Notifier::Reads {
+            return;
+        }
+        self.ring.cancel(token(NOTIFIER, 0), token(CANCEL, 0));
+        // One turn is enough, unless signals interrupt it or other completions come first.
+        for _ in 0..1000 {
+            if self.ring.enter(1, Some(Duration::from_millis(1))).is_err() {
+                break;
+            }
+            if self.ring.completions().any(|(completed, _)| completed == token(NOTIFIER, 0)) {
+                return;
+            }
+        }
+        mem::forget(self.buffer.clone());
+    }
+}

@@ -1,0 +1,171 @@
+//! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`.
+//!
+//! Entries are queued here and go to the kernel with the next [`enter`](Ring::enter), which also waits. Nothing is lost: an entry
+//! that finds the submission queue full waits in a list of our own, and a completion that finds its queue full waits in the
+//! kernel (`IORING_FEAT_NODROP`). Both features that are needed, that one and `IORING_FEAT_EXT_ARG`, are there since Linux 5.11.
+//!
+//! References: io_uring_setup(2), io_uring_enter(2).
+//!
+//! # Safety
+//!
+//! An entry may let the kernel write to memory until its completion; whoever queues such a one keeps the memory
+//! ([`read`](Ring::read)). The other entries name descriptors and tokens only, which the kernel checks.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{Builder, EnterFlags, IoUring, opcode};
+
+/// Entries of the submission queue. When it is full it is submitted, so this is how much goes in one call.
+const SUBMISSIONS: u32 = 128;
+
+/// Entries of the completion queue. Beyond that completions wait in the kernel, which is slower.
+const COMPLETIONS: u32 = 1024;
+
+/// A ring.
+pub(crate) struct Ring {
+    ring: IoUring,
+    /// Entries that found the submission queue full, in order.
+    backlog: VecDeque<Entry>,
+    flags: EnterFlags,
+}
+
+impl Ring {
+    /// Makes a ring, which only the calling thread may use from then on: the best kind that the kernel has.
+    pub(crate) fn new() -> io::Result<Self> {
+        // Best first: since Linux 6.1 (completions are made when the thread asks for them), 6.0, 5.19 (the thread isn't
+        // interrupted for them), 5.18 and 5.6.
+        let kinds: [fn(&mut Builder) -> &mut Builder; 5] = [
+            |b| b.setup_submit_all().setup_taskrun_flag().setup_single_issuer().setup_defer_taskrun(),
+            |b| b.setup_submit_all().setup_taskrun_flag().setup_single_issuer().setup_coop_taskrun(),
+            |b| b.setup_submit_all().setup_taskrun_flag().setup_coop_taskrun(),
+            |b| b.setup_submit_all(),
+            |b| b,
+        ];
+        let mut result = Err(io::Error::from_raw_os_error(libc::EINVAL));
+        for kind in kinds {
+            let mut builder = IoUring::builder();
+            result = kind(builder.setup_cqsize(COMPLETIONS)).build(SUBMISSIONS);
+            // EINVAL: the kernel doesn't know one of the flags.
+            if !result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
+                break;
+            }
+        }
+        let ring = result?;
+        let parameters = ring.params();
+        if !parameters.is_feature_nodrop() || !parameters.is_feature_ext_arg() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it takes Linux 5.11 or later"));
+        }
+        let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        if parameters.is_feature_no_iowait() {
+            // A loop that waits for its next request isn't one that waits for a disk.
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        Ok(Self { ring, backlog: VecDeque::new(), flags })
+    }
+
+    /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a hang-up,
+    /// at once if it does so now.
+    pub(crate) fn poll(&mut self, fd: RawFd, events: i16, token: u64) {
+        let entry = opcode::PollAdd::new(Fd(fd), u32::from(events as u16)).build();
+        self.push(entry.user_data(token));
+    }
+
+    /// Queues the end of a poll. If it was in time, the poll completes without an event.
+    pub(crate) fn end_poll(&mut self, poll: u64, token: u64) {
+        self.push(opcode::PollRemove::new(poll).build().user_data(token));
+    }
+
+    /// Queues the end of anything that was queued with the token `target`. If it was in time, that fails with `ECANCELED`.
+    pub(crate) fn cancel(&mut self, target: u64, token: u64) {
+        self.push(opcode::AsyncCancel::new(target).build().user_data(token));
+    }
+
+    /// Queues a read from where the descriptor stands.
+    ///
+    /// # Safety
+    ///
+    /// `buffer` is valid for writes of `len` bytes, and used for nothing else, until the completion with this token has been
+    /// taken out, also if the ring is dropped before that.
+    pub(crate) unsafe fn read(&mut self, fd: RawFd, buffer: *mut u8, len: u32, token: u64) {
+        self.push(opcode::Read::new(Fd(fd), buffer, len).build().user_data(token));
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.backlog.is_empty() {
+            if self.try_push(&entry) {
+                return;
+            }
+            // The queue is full. What the kernel doesn't take now it takes with a later `enter`.
+            let _ = self.ring.submit();
+            if self.try_push(&entry) {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    fn try_push(&mut self, entry: &Entry) -> bool {
+        // SAFETY: entries refer to no memory but that of `read`, whose caller keeps it until the completion.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Submits what is queued, and waits for at least `want` completions, at most `timeout` (`None`: without limit).
+    ///
+    /// A signal, or a shortage in the kernel, ends the wait early; what has not been submitted is with the next call.
+    pub(crate) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        while let Some(entry) = self.backlog.front() {
+            let entry = entry.clone();
+            if self.try_push(&entry) {
+                self.backlog.pop_front();
+            } else if self.ring.submit().is_err() || self.ring.submission().is_full() {
+                break;
+            }
+        }
+        let queued = self.ring.submission().len() as u32;
+        let timespec = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            args = args.timespec(timespec);
+        }
+        // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which with its timespec outlives the call.
+        let result = unsafe { self.ring.submitter().enter(queued, want, self.flags.bits(), Some(&args)) };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this call.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let submissions = self.ring.submission();
+        let quiet = submissions.is_empty() && !submissions.taskrun() && !submissions.cq_overflow();
+        drop(submissions);
+        quiet && self.backlog.is_empty() && self.ring.completion().is_empty()
+    }
+
+    /// Whether completions wait in the kernel because their queue was full.
+    pub(crate) fn has_overflown(&mut self) -> bool {
+        self.ring.submission().cq_overflow()
+    }
+
+    /// Takes out the completions that are there: token and result, where a negative one is an error's number.
+    pub(crate) fn completions(&mut self) -> impl Iterator<Item = (u64, i32)> {
+        self.ring.completion().map(|completion| (completion.user_data(), completion.result()))
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("backlog", &self.backlog.len()).finish_non_exhaustive()
+    }
+}
