@@ -33,6 +33,8 @@ pub(crate) struct Ring {
     ring: IoUring,
     /// Entries that found the submission queue full, in order.
     backlog: VecDeque<Entry>,
+    /// How often the queue was submitted because it was full.
+    submits: u64,
     flags: EnterFlags,
 }
 
@@ -67,7 +69,7 @@ impl Ring {
             // A loop that waits for its next request isn't one that waits for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
-        Ok(Self { ring, backlog: VecDeque::new(), flags })
+        Ok(Self { ring, backlog: VecDeque::new(), submits: 0, flags })
     }
 
     /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a hang-up,
@@ -103,12 +105,22 @@ impl Ring {
                 return;
             }
             // The queue is full. What the kernel doesn't take now it takes with a later `enter`.
-            let _ = self.ring.submit();
+            let _ = self.submit();
             if self.try_push(&entry) {
                 return;
             }
         }
         self.backlog.push_back(entry);
+    }
+
+    fn submit(&mut self) -> io::Result<usize> {
+        self.submits += 1;
+        self.ring.submit()
+    }
+
+    /// How often the queue was submitted apart from [`enter`](Self::enter), because it was full.
+    pub(crate) fn submits(&self) -> u64 {
+        self.submits
     }
 
     fn try_push(&mut self, entry: &Entry) -> bool {
@@ -124,7 +136,7 @@ impl Ring {
             let entry = entry.clone();
             if self.try_push(&entry) {
                 self.backlog.pop_front();
-            } else if self.ring.submit().is_err() || self.ring.submission().is_full() {
+            } else if self.submit().is_err() || self.ring.submission().is_full() {
                 break;
             }
         }
@@ -147,15 +159,15 @@ impl Ring {
 
     /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this call.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let submissions = self.ring.submission();
-        let quiet = submissions.is_empty() && !submissions.taskrun() && !submissions.cq_overflow();
-        drop(submissions);
-        quiet && self.backlog.is_empty() && self.ring.completion().is_empty()
+        let nothing_to_submit = self.backlog.is_empty() && self.ring.submission().is_empty();
+        nothing_to_submit && !self.has_more() && self.ring.completion().is_empty()
     }
 
-    /// Whether completions wait in the kernel because their queue was full.
-    pub(crate) fn has_overflown(&mut self) -> bool {
-        self.ring.submission().cq_overflow()
+    /// Whether the kernel has completions that the next [`enter`](Self::enter) brings without waiting: their queue was full, or there
+    /// were more than it makes in one call.
+    pub(crate) fn has_more(&mut self) -> bool {
+        let submissions = self.ring.submission();
+        submissions.cq_overflow() || submissions.taskrun()
     }
 
     /// Takes out the completions that are there: token and result, where a negative one is an error's number.

@@ -130,7 +130,7 @@ impl IoUring {
             self.ring.enter(want, left)?;
             self.has_withdrawn = false;
             let mut seen = self.collect(fired, calls);
-            while self.ring.has_overflown() {
+            while self.ring.has_more() {
                 calls.waits += 1;
                 self.ring.enter(0, Some(Duration::ZERO))?;
                 seen = seen.max(self.collect(fired, calls));
@@ -150,6 +150,11 @@ impl IoUring {
             // An error comes again with the next wait, which reports it.
             let _ = self.ring.enter(0, Some(Duration::ZERO));
         }
+    }
+
+    /// How often the queue of what the kernel is to do was full before a wait.
+    pub(super) fn submits(&self) -> u64 {
+        self.ring.submits()
     }
 
     /// Takes out all completions.

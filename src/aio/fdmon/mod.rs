@@ -144,6 +144,9 @@ impl Monitor {
 
     /// The system calls that it has made.
     pub(in crate::aio) fn calls(&self) -> Calls {
-        self.calls
+        match &self.backend {
+            Backend::IoUring(ring) => Calls { controls: self.calls.controls + ring.submits(), ..self.calls },
+            _ => self.calls,
+        }
     }
 }
