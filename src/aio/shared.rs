@@ -96,9 +96,9 @@ impl Shared {
     fn published(&self) {
         // A loop that is running on this very thread will look by itself.
         if !self.is_current() && self.notify.must_signal() {
-            self.notifier.signal();
-            // Relaxed: a figure.
+            // Relaxed: a figure. First, so that a loop that has been woken finds itself counted.
             self.signals.fetch_add(1, Ordering::Relaxed);
+            self.notifier.signal();
         }
     }
 

@@ -75,3 +75,39 @@ impl<T> Watches<T> {
         (u64::from(slot.generation) == number >> HALF).then_some(slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::{SPENT, Watches};
+
+    #[test]
+    fn a_slot_is_used_again_when_its_watch_is_out_and_not_while_it_is_only_withdrawn() {
+        let mut watches = Watches::new();
+        let insert = |watches: &mut Watches<u32>, data| watches.insert(Waker::noop().clone(), data);
+        let first = insert(&mut watches, 1);
+        assert_eq!(watches.withdraw(first).map(|(_, data)| data), Some(1));
+        assert!(watches.withdraw(first).is_none() && watches.get_mut(first).is_none());
+        let second = insert(&mut watches, 2);
+        assert_eq!(watches.slots.len(), 2, "the first slot is kept");
+        assert!(watches.remove(first).is_none(), "its watch is out");
+        let third = insert(&mut watches, 3);
+        assert_eq!(watches.slots.len(), 2, "the first slot is used again");
+        assert!(third != first && watches.remove(first).is_none() && watches.get_mut(first).is_none());
+        assert_eq!(watches.get_mut(second), Some(&mut 2));
+        assert_eq!(watches.remove(third).map(|(_, data)| data), Some(3));
+        assert!(watches.remove(SPENT).is_none() && watches.withdraw(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_not_used_again() {
+        let mut watches = Watches::new();
+        let first = watches.insert(Waker::noop().clone(), ());
+        watches.slots[0].generation = super::MASK as u32 - 1;
+        let last = ((super::MASK - 1) << super::HALF) | first;
+        assert!(watches.remove(last).is_some());
+        let other = watches.insert(Waker::noop().clone(), ());
+        assert_eq!((watches.slots.len(), other), (2, 1));
+    }
+}
