@@ -26,6 +26,7 @@ const NEIGHBOURS: [(&str, &str); 1] = [("task", "park")];
 const UNSAFE: &[&str] = &[
     "aio/bh.rs",
     "aio/context.rs",
+    "aio/fdmon/io_uring.rs",
     "aio/home_cell.rs",
     "aio/sleep.rs",
     "coroutine/block.rs",
@@ -56,6 +57,7 @@ const UNSAFE: &[&str] = &[
     "sys/eventfd.rs",
     "sys/mmap.rs",
     "sys/poll.rs",
+    "sys/ring.rs",
     "sys/thread_exit.rs",
     "task/mod.rs",
 ];
