@@ -5,6 +5,7 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::panic::catch_unwind;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, mem, process, thread};
 
-use aioco::{AioContext, Coroutine, fd, park, yield_now};
+use aioco::{AioContext, Coroutine, JoinHandle, fd, park, yield_now};
 use common::{Exit, child_argument, context, coroutine, start};
 
 /// A name, what the child does, and what becomes of it.
@@ -127,9 +128,14 @@ fn return_while_others_work() {
     for _ in 0..2 {
         let (waker, remote) = (waker.clone(), context.remote());
         thread::spawn(move || {
+            // At most so many ahead: the loop would never get through what it is given otherwise.
+            let mut ahead = VecDeque::new();
             loop {
                 waker.wake_by_ref();
-                drop(remote.spawn(|| coroutine(|| ()).enter()));
+                ahead.extend(remote.spawn(|| coroutine(|| ()).enter()));
+                if ahead.len() > 64 {
+                    let _ = ahead.pop_front().map(JoinHandle::join);
+                }
                 coroutine(yield_now).enter();
             }
         });
