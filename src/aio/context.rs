@@ -114,7 +114,7 @@ impl AioContext {
     /// As [`spawn`](Self::spawn).
     #[track_caller]
     pub fn spawn_local<T: 'static>(&self, f: impl FnOnce() -> T + 'static) -> io::Result<JoinHandle<T>> {
-        // SAFETY: this is the home's thread, whose loop doesn't let a coroutine go elsewhere; `f` borrows nothing.
+        // SAFETY: `f` borrows nothing.
         unsafe { task::spawn_local_on(self.home(), Location::caller(), f) }
     }
 
@@ -158,7 +158,7 @@ impl AioContext {
     pub fn block_on<T>(&self, f: impl FnOnce() -> T) -> T {
         refuse_coroutine("block_on");
         let location = Location::caller();
-        // SAFETY: this is the home thread, and `Running` doesn't let us leave before the coroutine has ended.
+        // SAFETY: `Running` doesn't let us leave before the coroutine has ended.
         let spawned = unsafe { task::spawn_scoped(self.home(), location, f) };
         let running = Running { context: self, handle: Some(spawned.expect("no stack for a coroutine")) };
         running.join().unwrap_or_else(|payload| panic::resume_unwind(payload))

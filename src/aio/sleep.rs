@@ -76,12 +76,13 @@ pub fn sleep_until(deadline: Instant) {
 ///
 /// # Aborts
 ///
-/// If `f` refuses to be unwound (see the [module on coroutines](coroutine)): its borrows could not be ended.
+/// If `f` refuses to be unwound (see the [module on coroutines](coroutine)), or has the caller unwound: its borrows could not be
+/// ended.
 #[track_caller]
 pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let deadline = Instant::now().checked_add(duration);
     let home = coroutine::home().expect("timeout called outside of a coroutine that has a home");
-    // SAFETY: the home is this thread's, and `Child` ends the coroutine before we leave.
+    // SAFETY: `Child` ends the coroutine before we leave.
     let handle = unsafe { task::spawn_scoped(home, Location::caller(), f) };
     let mut child = Child { handle: Some(handle.expect("no stack for a coroutine")) };
     loop {

@@ -23,6 +23,7 @@
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
+use std::process;
 
 use super::block::{Action, Block, Extras, Phase, RunAdapter};
 use super::home::Woken;
@@ -33,8 +34,8 @@ use super::{supply, unwind};
 use crate::lockfree::Fifo;
 use crate::primitive::atomic::Ordering;
 
-/// The `thread` of a block whose coroutine was spawned and hasn't started.
-pub(super) const UNSTARTED: u32 = 0;
+/// The `thread` of a block whose coroutine was spawned, hasn't started, and may start on any thread.
+pub(super) const ANY: u32 = 0;
 
 /// Resumes `first`, then what it woke; returns when all of them have yielded, parked or ended.
 ///
@@ -360,23 +361,32 @@ pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
     unsafe { run(thread, block, Switch::Resume) };
 }
 
-/// Ends a spawned coroutine that isn't running, whatever it waits for.
+/// Ends a spawned coroutine of this thread, whatever it waits for.
+///
+/// # Aborts
+///
+/// If it is running: it has the caller ended, which borrows to it. Neither can go first.
 pub(super) fn end_now(thread: &'static Thread, block: &'static Block) {
     match block.phase.get() {
         // SAFETY: it was spawned, and whoever takes it out of its queue only frees the block now.
         Phase::Unstarted => return unsafe { discard_unstarted(thread, block) },
         // A queue has it, which the state word needs to know, so that the block isn't freed before it is out.
         Phase::Requeued if !block.state.is_scheduled() => block.state.mark_queued(),
+        Phase::Entered => {
+            // SAFETY: a coroutine of this thread.
+            let label = unsafe { block.label() };
+            eprintln!("{label} ended the coroutine that it borrows from");
+            process::abort();
+        }
         _ => {}
     }
-    assert_eq!(block.thread.load(Ordering::Relaxed), thread.id.get(), "a coroutine was ended on another thread");
     unwind(thread, block);
 }
 
 /// [`Woken::run`].
 pub(super) fn run_woken(thread: &'static Thread, block: &'static Block) {
     let home_thread = block.thread.load(Ordering::Relaxed);
-    if home_thread != UNSTARTED && home_thread != thread.id.get() {
+    if home_thread != ANY && home_thread != thread.id.get() {
         drop(Woken::new(block));
         panic!("a woken coroutine must be run on the thread on which it was started");
     }
@@ -391,11 +401,12 @@ pub(super) fn run_woken(thread: &'static Thread, block: &'static Block) {
 pub(super) fn drop_woken(block: &'static Block) {
     let thread = this_thread();
     let home_thread = block.thread.load(Ordering::Relaxed);
-    if home_thread == UNSTARTED {
+    let here = home_thread == thread.id.get();
+    if home_thread == ANY || here && block.phase.get() == Phase::Unstarted {
         block.state.unschedule();
         // SAFETY: it was spawned, so its queue entry is its only owner.
         unsafe { discard_unstarted(thread, block) };
-    } else if home_thread == thread.id.get()
+    } else if here
         && (block.phase.get() == Phase::Requeued || block.phase.get() == Phase::Parked && block.has(Extras::SPAWNED))
     {
         block.state.unschedule();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::block::{Block, Extras, Phase};
-use super::enter::{self, Switch, UNSTARTED};
+use super::enter::{self, ANY, Switch};
 use super::home::{Home, Woken};
 use super::label::{Label, Name};
 use super::stack::Class;
@@ -303,16 +303,18 @@ impl Builder {
         create(self.class()?, self.name, Location::caller(), f).map(Unstarted)
     }
 
-    /// Creates a coroutine that `home` drives, and schedules it there. For spawners; they see to it that `f` doesn't panic.
+    /// Creates a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread only, wherever the
+    /// home takes it. For spawners; they see to it that `f` doesn't panic.
     ///
     /// # Safety
     ///
-    /// - `f` may be sent to the home's thread, and run or dropped there.
+    /// - `f` is `Send`, or the coroutine starts `here`.
     /// - What `f` borrows lives until it has been run to its end or dropped.
     pub(crate) unsafe fn spawn<F: FnOnce()>(
         self,
         home: &Arc<dyn Home>,
         location: &'static Location<'static>,
+        here: bool,
         f: impl FnOnce(Target) -> F,
     ) -> io::Result<()> {
         let block = supply::take(this_thread(), self.class()?)?;
@@ -322,7 +324,7 @@ impl Builder {
             *block.home.get() = Some(home.clone());
         }
         block.add_extra(Extras::SPAWNED.with(Extras::DETACHED).with(Extras::HOME));
-        block.thread.store(UNSTARTED, Ordering::Relaxed);
+        block.thread.store(if here { this_thread().id.get() } else { ANY }, Ordering::Relaxed);
         block.state.mark_queued();
         home.schedule(Woken::new(block));
         Ok(())

@@ -12,6 +12,7 @@ use super::block::Block;
 use super::state::Wake;
 use super::thread::this_thread;
 use super::{enter, table};
+use crate::primitive::atomic::Ordering;
 
 /// Names a coroutine, from anywhere, for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +43,22 @@ impl Target {
         }
     }
 
-    /// Ends the coroutine at once, if it hasn't ended: unwinds it where it is suspended, or drops it unrun.
+    /// Ends a coroutine of this thread at once, if it hasn't ended: unwinds it where it is suspended, or drops it unrun. Aborts if it
+    /// is running.
     ///
     /// # Panics
     ///
-    /// If it was started on another thread.
+    /// If it is another thread's.
     pub(crate) fn end_now(self) {
         let block = table::get(self.slot);
         if block.state.generation() == self.generation_in(block) {
-            enter::end_now(this_thread(), block);
+            let thread = this_thread();
+            assert_eq!(
+                block.thread.load(Ordering::Relaxed),
+                thread.id.get(),
+                "a coroutine was ended on another thread"
+            );
+            enter::end_now(thread, block);
         }
     }
 

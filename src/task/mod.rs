@@ -42,22 +42,21 @@ pub(crate) fn spawn_sendable<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: `f` is `Send` and borrows nothing.
-    unsafe { spawn_unchecked(home, builder, location, f, |completion| completion.decide_cancelled()) }
+    unsafe { spawn_unchecked(home, builder, location, false, f, |completion| completion.decide_cancelled()) }
 }
 
 /// Spawns, on the calling thread's own `home`, a coroutine that needn't be `Send`.
 ///
 /// # Safety
 ///
-/// - `home` is the calling thread's, and lets no unstarted coroutine go to another.
-/// - `f` borrows nothing.
+/// `f` borrows nothing.
 pub(crate) unsafe fn spawn_local_on<T>(
     home: Arc<dyn Home>,
     location: &'static Location<'static>,
     f: impl FnOnce() -> T,
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: passed on.
-    unsafe { spawn_unchecked(home, Builder::new(), location, f, |completion| completion.decide_cancelled()) }
+    unsafe { spawn_unchecked(home, Builder::new(), location, true, f, |completion| completion.decide_cancelled()) }
 }
 
 /// Spawns, on the calling thread's own `home`, a coroutine that may borrow. If it refuses to be unwound, so that its
@@ -65,8 +64,7 @@ pub(crate) unsafe fn spawn_local_on<T>(
 ///
 /// # Safety
 ///
-/// - `home` is the calling thread's.
-/// - What `f` and its result borrow lives until the returned handle is finished.
+/// What `f` and its result borrow lives until the returned handle is finished.
 pub(crate) unsafe fn spawn_scoped<T>(
     home: Arc<dyn Home>,
     location: &'static Location<'static>,
@@ -74,7 +72,7 @@ pub(crate) unsafe fn spawn_scoped<T>(
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: passed on.
     unsafe {
-        spawn_unchecked(home, Builder::new(), location, f, |_| {
+        spawn_unchecked(home, Builder::new(), location, true, f, |_| {
             eprintln!("a coroutine with borrows, spawned at {location}, refuses to be unwound");
             process::abort();
         })
@@ -83,12 +81,13 @@ pub(crate) unsafe fn spawn_scoped<T>(
 
 /// # Safety
 ///
-/// - `f` may be sent to the home's thread, or this is that thread.
+/// - `f` and its result are `Send`, or the coroutine starts `here`, on the calling thread.
 /// - What `f` and its result borrow lives until the coroutine has ended.
 unsafe fn spawn_unchecked<T>(
     home: Arc<dyn Home>,
     builder: Builder,
     location: &'static Location<'static>,
+    here: bool,
     f: impl FnOnce() -> T,
     on_abandon: impl Fn(&Completion<T>),
 ) -> io::Result<JoinHandle<T>> {
@@ -112,7 +111,7 @@ unsafe fn spawn_unchecked<T>(
         }
     };
     // SAFETY: passed on; the body catches panics.
-    unsafe { builder.spawn(&home, location, body)? };
+    unsafe { builder.spawn(&home, location, here, body)? };
     let target = target.expect("spawn calls the maker of the body");
     Ok(JoinHandle::new(outcome, home, target))
 }
