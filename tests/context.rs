@@ -890,7 +890,7 @@ fn a_sleeping_loop_is_woken_by_wakes_and_spawns_of_other_threads() {
 fn a_loop_that_sleeps_between_wakes_misses_none() {
     within(LIMIT, || {
         let home = LoopThread::start();
-        let rounds = scaled(40_000) as u32;
+        let rounds = scaled(200_000) as u32;
         let (give, take) = mpsc::channel();
         let turn = Arc::new(AtomicU32::new(0));
         let their_turn = turn.clone();
@@ -905,6 +905,8 @@ fn a_loop_that_sleeps_between_wakes_misses_none() {
         });
         let waker: Waker = take.recv().expect("it has started");
         for round in 1..=rounds {
+            // The wake meets the loop before, while, and after it goes to sleep.
+            (0..round * 7 % 1000).for_each(|_| std::hint::spin_loop());
             turn.store(2 * round - 1, Ordering::Release);
             waker.wake_by_ref();
             while turn.load(Ordering::Acquire) != 2 * round {

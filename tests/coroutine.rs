@@ -318,12 +318,18 @@ fn stacks_are_aligned_at_the_start_and_after_a_suspension() {
     struct Sixteen([u8; 16]);
     #[repr(align(64))]
     struct Line([u8; 64]);
+    // Its frame is aligned as the ABI promises: this function doesn't align it anew, as one with a larger alignment does.
     #[inline(never)]
     fn check() {
-        let (sixteen, line) = (black_box(Sixteen([1; 16])), black_box(Line([2; 64])));
+        let sixteen = black_box(Sixteen([1; 16]));
         assert!((black_box(&raw const sixteen).addr()).is_multiple_of(16));
+        assert_eq!(sixteen.0[15], 1);
+    }
+    #[inline(never)]
+    fn check_more() {
+        let line = black_box(Line([2; 64]));
         assert!((black_box(&raw const line).addr()).is_multiple_of(64));
-        assert_eq!((sixteen.0[15], line.0[63]), (1, 2));
+        assert_eq!(line.0[63], 2);
         // Formatting a float goes through code that the compiler vectorises.
         assert_eq!(format!("{:.3}", black_box(2.5f64)), "2.500");
     }
@@ -332,8 +338,10 @@ fn stacks_are_aligned_at_the_start_and_after_a_suspension() {
         .map(|_| {
             coroutine(|| {
                 check();
+                check_more();
                 yield_now();
                 check();
+                check_more();
             })
         })
         .collect();

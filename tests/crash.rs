@@ -45,7 +45,7 @@ extern "C" fn report(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo for a SIGSEGV.
     let address = unsafe { (*info).si_addr() }.addr();
     let stack = OVERFLOWING.load(Ordering::Relaxed);
-    let inside = address < stack && stack - address <= 256 << 10;
+    let inside = address < stack && stack - address <= (256 << 10) + page_size();
     let message = match (intact, inside) {
         (true, true) => "canaries intact, fault inside of the slot\n",
         (true, false) => "canaries intact, fault elsewhere\n",
@@ -558,5 +558,37 @@ fn a_coroutine_that_is_given_up_while_it_stands_in_a_queue_is_not_used_again() {
             assert_eq!((pool::stats().leaked, pool::stats().live), (1, 0));
         });
         exit.assert_success();
+    }
+}
+
+#[test]
+fn a_coroutine_that_ends_the_one_it_borrows_from_sees_no_dangling_borrow() {
+    let exit = child("", |_| {
+        let context = context();
+        let this: Rc<Cell<Option<Coroutine>>> = Rc::default();
+        let own = this.clone();
+        let co = coroutine(move || {
+            let borrowed = [7u64; 64];
+            let _ = aioco::aio::timeout(Duration::from_secs(1000), || {
+                let alive = black_box(&borrowed);
+                // The coroutine whose frame this is ends here, while this one runs.
+                drop(own.take());
+                dirty_stack(1);
+                assert!(alive.iter().all(|&word| word == 7), "a dangling borrow");
+                eprintln!("the borrow is intact");
+            });
+        });
+        let home = aioco::coroutine::enter_home(context.home());
+        co.enter();
+        this.set(Some(co));
+        drop(home);
+        while context.poll(false) {}
+    });
+    // There is no way out but to abort, or to keep the frame for ever.
+    if exit.status.success() {
+        exit.assert_says("the borrow is intact");
+    } else {
+        exit.assert_killed_by(libc::SIGABRT);
+        exit.assert_says("coroutine");
     }
 }

@@ -20,7 +20,8 @@ use aioco::coroutine::{
 };
 use aioco::{JoinHandle, fd, in_coroutine, park, task, yield_now};
 use common::{
-    Count, LIMIT, assert_cancelled, assert_order, child, context, coroutine, message_of, scaled, sockets, within,
+    Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, message_of, scaled, sockets,
+    within,
 };
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
@@ -761,4 +762,41 @@ fn the_entry_of_a_coroutine_that_yielded_is_not_lost_when_it_is_dropped_elsewher
         });
     });
     exit.assert_success();
+}
+
+#[test]
+fn a_coroutine_that_borrows_is_run_and_dropped_on_no_other_thread() {
+    for how in ["run", "dropped"] {
+        let exit = child(how, |how| {
+            let how = how.to_owned();
+            within(Duration::from_secs(10), move || {
+                let (tray, home) = tray();
+                let touched_on = Arc::new(Mutex::new(Vec::new()));
+                let inside = touched_on.clone();
+                let here = thread::current().id();
+                let outer = spawn_on(&home, move || {
+                    // What runs under the timeout borrows, and isn't `Send`.
+                    let local = Rc::new(Cell::new(0));
+                    let touch = || inside.lock().expect("not poisoned").push(thread::current().id());
+                    let guard = OnDrop(touch);
+                    aioco::aio::timeout(Duration::from_secs(1000), || {
+                        let _guard = guard;
+                        local.set(local.get() + 1);
+                    })
+                });
+                tray.take_one().run();
+                let inner = tray.take_one();
+                let elsewhere = thread::spawn(move || {
+                    catch_unwind(AssertUnwindSafe(|| if how == "run" { inner.run() } else { drop(inner) })).is_err()
+                });
+                elsewhere.join().expect("no panic");
+                outer.cancel();
+                tray.take().into_iter().for_each(Woken::run);
+                unwind_all(&*home);
+                let touched_on = touched_on.lock().expect("not poisoned");
+                assert!(touched_on.iter().all(|&id| id == here), "touched by another thread");
+            });
+        });
+        exit.assert_success();
+    }
 }

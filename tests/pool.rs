@@ -218,6 +218,30 @@ fn memory_that_deep_coroutines_touched_comes_back_when_trimmed() {
 }
 
 #[test]
+fn memory_of_idle_stacks_comes_back_also_from_slabs_that_are_in_use() {
+    alone(|| {
+        let before = resident();
+        // A coroutine here and there stays, so that no slab is without one.
+        let (stay, go): (Vec<_>, Vec<_>) = (0..1000)
+            .map(|n| {
+                let co = coroutine(|| {
+                    dirty_stack(128);
+                    yield_now();
+                });
+                co.enter();
+                (n, co)
+            })
+            .partition(|(n, _)| n % 50 == 0);
+        assert!(resident() - before >= 1000 * (128 << 10));
+        finish(go.into_iter().map(|(_, co)| co).collect());
+        pool::trim();
+        assert_eq!((pool::stats().live, pool::stats().idle), (20, 0));
+        assert!(resident() < before + 20 * (256 << 10) + (8 << 20));
+        finish(stay.into_iter().map(|(_, co)| co).collect());
+    });
+}
+
+#[test]
 fn a_shallow_coroutine_touches_only_the_top_of_its_stack() {
     alone(|| {
         finish(suspended(1));
@@ -534,6 +558,21 @@ fn a_thousand_short_threads_leave_mappings_and_pool_as_they_were() {
         assert_eq!((after.mappings, made(&after)), (before.mappings, made(&before)));
         assert_eq!((after.live, after.idle), (0, before.idle));
         assert!(mappings() <= mapped + 4, "{mapped} {}", mappings());
+    });
+}
+
+#[test]
+fn a_thread_that_ends_leaves_its_idle_coroutines_to_the_others() {
+    alone(|| {
+        finish(suspended(1));
+        let thread = thread::spawn(|| finish(suspended(300)));
+        thread.join().expect("no panic");
+        let before = pool::stats();
+        assert_eq!(before.idle, 301);
+        finish(suspended(300));
+        let after = pool::stats();
+        assert_eq!((after.hits - before.hits, made(&after)), (300, made(&before)));
+        assert!(after.refills > before.refills);
     });
 }
 

@@ -432,6 +432,26 @@ fn a_queue_entry_outlives_its_coroutine_without_harm() {
 }
 
 #[test]
+fn a_coroutine_that_parks_again_after_its_unwind_was_raised_is_not_queued_by_a_wake() {
+    let context = context();
+    let _home = enter_home(context.home());
+    let caught = Count::default();
+    let inside = caught.clone();
+    let co = coroutine(move || {
+        for _ in 0..2 {
+            assert!(std::panic::catch_unwind(park::park).expect_err("its handle is gone").is::<Cancelled>());
+            inside.raise();
+        }
+        let waker = park::waker();
+        thread::spawn(move || waker.wake()).join().expect("no panic");
+    });
+    co.enter();
+    drop(co);
+    assert_eq!(caught.get(), 2);
+    assert!(!context.poll(false), "the wake found a coroutine that runs");
+}
+
+#[test]
 fn a_coroutine_that_wakes_itself_and_ends_leaves_no_entry_that_runs() {
     let context = context();
     let _home = enter_home(context.home());

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 use std::hint::black_box;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{self, AssertUnwindSafe};
@@ -36,7 +36,8 @@ pub(crate) fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T +
     });
     let worker = worker.expect("a thread for a test");
     if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(limit) {
-        eprintln!("{test} hangs: not done after {limit:?}");
+        // Not by a macro: libtest would keep what it prints for itself.
+        let _ = writeln!(io::stderr(), "{test} hangs: not done after {limit:?}");
         process::abort();
     }
     worker.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
