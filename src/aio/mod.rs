@@ -1,13 +1,19 @@
 //! The event loop.
 //!
-//! An [`AioContext`] is one thread's loop. One turn: wait for descriptors, deadlines and other threads, unless a
-//! coroutine is ready; then run the coroutines that are ready, each until it suspends. What becomes ready during a turn has its
-//! turn in the next one, so no coroutine keeps the others from running by yielding.
+//! An [`AioContext`] is one thread's loop. One turn: wait for descriptors, deadlines and other threads, unless there is something
+//! to run; run the [bottom halves](BottomHalf) that were scheduled; wake the coroutines whose descriptor or deadline is due; run
+//! the coroutines that are ready, each until it suspends. What becomes ready during a turn has its turn in the next one, so
+//! nobody keeps the others from running by yielding or by scheduling itself; and every so many turns the loop looks at descriptors
+//! even if it never gets idle.
 //!
 //! | call | from |
 //! |---|---|
-//! | [`AioContext::spawn`], [`poll`](AioContext::poll), [`block_on`](AioContext::block_on) | the context's thread; `poll` and `block_on` outside of coroutines |
-//! | [`Remote::spawn`], wakers, [`JoinHandle`](crate::JoinHandle) | any thread |
+//! | [`AioContext::spawn`], [`spawn_local`](AioContext::spawn_local), [`bottom_half`](AioContext::bottom_half), [`schedule_once`](AioContext::schedule_once) | the context's thread |
+//! | [`AioContext::poll`], [`run_until`](AioContext::run_until), [`block_on`](AioContext::block_on) | the context's thread, outside of coroutines; nested from bottom halves |
+//! | [`Remote`], [`Trigger`], wakers, [`JoinHandle`](crate::JoinHandle) | any thread |
+//! | [`sleep`], [`timeout`], [`fd`](crate::fd), [`park`](crate::park) | coroutines; plain threads block, and have no time limits |
+//!
+//! An [`IoThread`] is a thread with a context that it runs until it is dropped.
 //!
 //! Waking a context that is running costs no system call on either side; waking one that sleeps costs one write to its eventfd,
 //! and, without io_uring, one read of it. [`AioContext::stats`] counts them.
