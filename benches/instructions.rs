@@ -1,7 +1,8 @@
-//! Work whose instructions are counted, not timed: `ci/instructions.sh` runs this under callgrind with two counts and prints
-//! the difference for one operation.
+//! Work whose instructions are counted, not timed: `ci/instructions.sh` runs this under callgrind with two counts and
+//! prints the difference for one operation.
 //!
-//! `instructions CASE COUNT`, with the case `lifecycle` (create, enter, end, drop) or `switch` (enter, and back by a yield).
+//! `instructions CASE COUNT`, with the case `lifecycle` (create, enter, end, drop) or `switch` (enter, and back by a
+//! yield).
 
 use std::env;
 

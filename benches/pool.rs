@@ -1,5 +1,5 @@
-//! What the pool of coroutines does to their lives: bursts that fit a thread's own lists and such that don't, threads that
-//! compete for it, and threads of which one makes what another ends.
+//! What the pool of coroutines does to their lives: bursts that fit a thread's own lists and such that don't, threads
+//! that compete for it, and threads of which one makes what another ends.
 
 use std::sync::{Barrier, mpsc};
 use std::thread;
@@ -13,8 +13,8 @@ fn coroutine() -> Coroutine {
     Coroutine::new(|| ()).expect("a stack")
 }
 
-/// So many coroutines at a time on one thread: a thread keeps up to 128 idle ones for itself, and gives batches of 64 to
-/// the others.
+/// So many coroutines at a time on one thread: a thread keeps up to 128 idle ones for itself, and gives batches of 64
+/// to the others.
 fn bursts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("burst");
     for burst in [1, 100, 1000] {

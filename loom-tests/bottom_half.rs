@@ -68,8 +68,8 @@ impl BottomHalf {
     }
 }
 
-/// Two threads schedule it while the loop turns: each schedule leads to a run, perhaps a common one, that sees what its thread
-/// had written.
+/// Two threads schedule it while the loop turns: each schedule leads to a run, perhaps a common one, that sees what its
+/// thread had written.
 fn a_schedule_leads_to_a_run_that_sees_what_came_before_it() {
     let bottom_half = BottomHalf::new();
 
@@ -80,7 +80,8 @@ fn a_schedule_leads_to_a_run_that_sees_what_came_before_it() {
         |bottom_half| [bottom_half.turn(), bottom_half.turn()],
     );
 
-    // A run that is still to come sees everything, as the threads have ended. If there is none, those that were have seen it.
+    // A run that is still to come sees everything, as the threads have ended. If there is none, those that were have
+    // seen it.
     if bottom_half.turn().is_none() {
         for writer in 0..2 {
             assert!(early.iter().flatten().any(|seen| seen[writer]), "no run saw what {writer} had written");

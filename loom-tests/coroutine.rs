@@ -18,8 +18,8 @@ use crate::primitive::atomic::{AtomicBool, Ordering};
 pub(super) struct Coroutine {
     pub(super) state: State,
     link: Link<Coroutine>,
-    /// Whether it has a home: the home thread writes this before a park, while no queue has the block; whoever schedules the
-    /// block reads it; whoever frees the block clears it.
+    /// Whether it has a home: the home thread writes this before a park, while no queue has the block; whoever
+    /// schedules the block reads it; whoever frees the block clears it.
     home: UnsafeCell<bool>,
     /// Whether a loop runs on the home thread, which becomes the coroutine's home when it parks.
     pub(super) in_loop: Cell<bool>,

@@ -22,18 +22,19 @@
 //!
 //! - It doesn't explore load buffering: executions in which a load sees a store that its own thread's later store made
 //!   possible. Nothing here loads on one side what it stores on the other without a fence or a release in between.
-//! - It takes `SeqCst` *accesses* for acquire and release only; fences it knows. So the handshakes are written with fences.
+//! - It takes `SeqCst` *accesses* for acquire and release only; fences it knows. So the handshakes are written with
+//!   fences.
 //! - It misses some interleavings of loops around a compare-exchange: see [`race`], which makes up for it.
 //! - It shows some executions that no machine has: see `primitive::Overwrite`.
 //! - A compare-exchange never fails spuriously. All of ours are in loops that try again.
-//! - More threads, longer histories, compilers, the stack switch and the kernel: that is for the tests in `tests/`, the soak
-//!   on real (and weakly ordered) machines among them.
+//! - More threads, longer histories, compilers, the stack switch and the kernel: that is for the tests in `tests/`, the
+//!   soak on real (and weakly ordered) machines among them.
 //!
 //! # Planted faults
 //!
-//! A model that nothing can fail proves nothing. So the protocols have faults planted (`primitive::mutant`), a fence or a
-//! re-check left out or an ordering weakened, and with each of them armed a model that lists it must fail. That also tells
-//! which orderings are surplus: none of those that have a fault planted.
+//! A model that nothing can fail proves nothing. So the protocols have faults planted (`primitive::mutant`), a fence or
+//! a re-check left out or an ordering weakened, and with each of them armed a model that lists it must fail. That also
+//! tells which orderings are surplus: none of those that have a fault planted.
 
 /// For each model, a test that it holds, and a test for each listed fault that it catches it.
 macro_rules! models {

@@ -51,7 +51,8 @@ impl Loop {
         }
     }
 
-    /// One turn of the loop; returns how much work it did. `timer`: a deadline passes, so that it doesn't sleep for long.
+    /// One turn of the loop; returns how much work it did. `timer`: a deadline passes, so that it doesn't sleep for
+    /// long.
     fn turn(&self, timer: bool) -> usize {
         let may_sleep = self.notify.announce_sleep(|| self.work.load(Ordering::Relaxed) > 0);
         self.announced.set(self.announced.get() + 1);
@@ -68,8 +69,8 @@ impl Loop {
     }
 }
 
-/// A loop that sleeps whenever it finds nothing to do does all that it is given, also when a timer wakes it first, so that
-/// a signal for the one sleep comes during the next; and nobody signals it more often than it announced a sleep.
+/// A loop that sleeps whenever it finds nothing to do does all that it is given, also when a timer wakes it first, so
+/// that a signal for the one sleep comes during the next; and nobody signals it more often than it announced a sleep.
 fn a_loop_sleeps_until_its_work_is_done() {
     let shared = Loop::new();
 
@@ -83,8 +84,8 @@ fn a_loop_sleeps_until_its_work_is_done() {
     assert!(shared.signals_sent.get() <= shared.announced.get(), "a signal too many");
 }
 
-/// Work that is given to a loop that ends is found by its last look, or else the giver finds that it has ended and takes
-/// it back (`AioContext`'s drop against `Home::schedule`).
+/// Work that is given to a loop that ends is found by its last look, or else the giver finds that it has ended and
+/// takes it back (`AioContext`'s drop against `Home::schedule`).
 fn a_loop_ends_while_it_is_given_work() {
     let shared = Loop::new();
 

@@ -157,8 +157,8 @@ fn a_thread_exits_while_another_takes() {
     assert_all(&shared, excess.chars().chain(taken).chain(left.chars()).collect());
 }
 
-/// The count that the cap is compared with never falls below what is there, or else it would wrap; and nothing is left in it
-/// when all is out.
+/// The count that the cap is compared with never falls below what is there, or else it would wrap; and nothing is left
+/// in it when all is out.
 fn batches_are_counted() {
     let shared = Shared::new(0, "ab");
     shared.release.raise_cap(2 * BATCH as usize);

@@ -1,11 +1,11 @@
 //! The threads of a model.
 //!
 //! loom finds interleavings by exchanging, in an execution that it has seen, two operations that depend on one another.
-//! It remembers only one access of an atomic for this. So a thread that loads and then exchanges, as every loop around a
-//! compare-exchange does, hides from it that another thread had loaded before, and the execution in which the exchange comes
-//! first is never tried (loom issues 166 and 392). If the exchange comes first to begin with, both are tried. Hence each
-//! model is checked once for each order in which its threads may start, and a thread that polls [lets others go
-//! first](let_others_go_first).
+//! It remembers only one access of an atomic for this. So a thread that loads and then exchanges, as every loop around
+//! a compare-exchange does, hides from it that another thread had loaded before, and the execution in which the
+//! exchange comes first is never tried (loom issues 166 and 392). If the exchange comes first to begin with, both are
+//! tried. Hence each model is checked once for each order in which its threads may start, and a thread that polls [lets
+//! others go first](let_others_go_first).
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -18,8 +18,8 @@ models! {
     a_cancel_right_after_the_spawn_is_not_lost catches park_ignores_cancel;
 }
 
-/// A coroutine that is entered by hand while it stands in the queue leaves a stale entry there. It may park again, be woken
-/// again, or end, before that entry comes out; no wake is lost, and its block isn't freed under the queue.
+/// A coroutine that is entered by hand while it stands in the queue leaves a stale entry there. It may park again, be
+/// woken again, or end, before that entry comes out; no wake is lost, and its block isn't freed under the queue.
 fn a_queued_coroutine_is_entered_by_hand() {
     let coroutine = Coroutine::new(2);
 
@@ -121,7 +121,8 @@ fn a_stale_waker_wakes_nobody() {
     assert_eq!(state.wake(1), Wake::Schedule);
 }
 
-/// A cancel unwinds a coroutine that waits for what never comes, whether it meets it before the park, in it, or in the queue.
+/// A cancel unwinds a coroutine that waits for what never comes, whether it meets it before the park, in it, or in the
+/// queue.
 fn a_cancel_is_not_lost() {
     let coroutine = Coroutine::new(1);
 

@@ -1,8 +1,8 @@
 //! Stackful coroutines and an AioContext for block-layer code.
 //!
-//! A coroutine is straight-line code that can be left in the middle: it waits for a descriptor, a timer or another coroutine, and its
-//! thread goes on with the others. Block-layer code that serves many requests at once is written as one coroutine per
-//! request.
+//! A coroutine is straight-line code that can be left in the middle: it waits for a descriptor, a timer or another
+//! coroutine, and its thread goes on with the others. Block-layer code that serves many requests at once is written as
+//! one coroutine per request.
 //!
 //! ```
 //! use aioco::{AioContext, yield_now};
@@ -25,9 +25,11 @@
 //!
 //! # Where to start
 //!
-//! - [`AioContext`] is an event loop: spawn coroutines on it, and let it run. [`JoinHandle`] waits for one, or cancels it.
+//! - [`AioContext`] is an event loop: spawn coroutines on it, and let it run. [`JoinHandle`] waits for one, or cancels
+//!   it.
 //! - [`fd`] waits for descriptors; [`park`] is the primitive under everything that waits.
-//! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the rules.
+//! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the
+//!   rules.
 //! - [`coroutine::Home`] lets coroutines live on an event loop of your own.
 //! - [`coroutine::pool`] has the statistics and limits of stacks.
 //!
@@ -35,13 +37,15 @@
 //!
 //! - It moves no started coroutine to another thread: what is on its stack needn't be `Send`.
 //! - It doesn't preempt: a coroutine that computes for long, or blocks its thread, delays the others.
-//! - It doesn't grow stacks. A coroutine that overflows its stack runs into a guard page, and the process dies of `SIGSEGV`. A frame
-//!   larger than a page that was compiled without stack probes (C code may be) can jump over the guard.
+//! - It doesn't grow stacks. A coroutine that overflows its stack runs into a guard page, and the process dies of
+//!   `SIGSEGV`. A frame larger than a page that was compiled without stack probes (C code may be) can jump over the
+//!   guard.
 //! - It runs on Linux only.
 //!
 //! # Features
 //!
-//! - `portable-switch`: switch stacks by corosensei, also where the crate has a [faster switch](coroutine#the-switch) of its own.
+//! - `portable-switch`: switch stacks by corosensei, also where the crate has a [faster switch](coroutine#the-switch)
+//!   of its own.
 //! - `sanitizer`: tell AddressSanitizer about stack switches. Of use only with a nightly compiler and
 //!   `-Zsanitizer=address`; includes `portable-switch`.
 #![deny(unsafe_code)]

@@ -318,7 +318,8 @@ fn stacks_are_aligned_at_the_start_and_after_a_suspension() {
     struct Sixteen([u8; 16]);
     #[repr(align(64))]
     struct Line([u8; 64]);
-    // Its frame is aligned as the ABI promises: this function doesn't align it anew, as one with a larger alignment does.
+    // Its frame is aligned as the ABI promises: this function doesn't align it anew, as one with a larger alignment
+    // does.
     #[inline(never)]
     fn check() {
         let sixteen = black_box(Sixteen([1; 16]));
@@ -906,7 +907,8 @@ fn drop_guards_of_an_unwound_coroutine_may_run_coroutines_of_their_own() {
     assert!(!thread::panicking());
 }
 
-/// Enters `left` coroutines, each from within the one before, and suspends the innermost first, then all on the way out.
+/// Enters `left` coroutines, each from within the one before, and suspends the innermost first, then all on the way
+/// out.
 fn descend(left: usize, depth: &Rc<Cell<usize>>, drops: &Count) {
     let _guard = drops.guard();
     depth.set(depth.get() + 1);

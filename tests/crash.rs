@@ -35,7 +35,8 @@ const CANARY_LEN: usize = 2048;
 /// Where the overflowing coroutine's stack is.
 static OVERFLOWING: AtomicUsize = AtomicUsize::new(0);
 
-/// Says whether the canaries are intact and whether the fault was close below the stack, then dies as without a handler.
+/// Says whether the canaries are intact and whether the fault was close below the stack, then dies as without a
+/// handler.
 extern "C" fn report(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     let intact = CANARIES.iter().all(|canary| {
         let canary = canary.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The floors of the house: a room of `src/` uses only rooms on lower floors, and `unsafe` lives where it is allowed.
 //!
-//! A room is a folder of `src/` (or a file there that isn't `lib.rs`, the roof). What it uses is read from its source text.
+//! A room is a folder of `src/` (or a file there that isn't `lib.rs`, the roof). What it uses is read from its source
+//! text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,8 +22,8 @@ const FLOORS: [&[&str]; 8] = [
 /// The first may use the second, on the same floor.
 const NEIGHBOURS: [(&str, &str); 1] = [("task", "park")];
 
-/// The files that may contain `unsafe`. Whoever makes this list longer says in the file's head, under `# Safety`, what the
-/// file may assume and what it promises.
+/// The files that may contain `unsafe`. Whoever makes this list longer says in the file's head, under `# Safety`, what
+/// the file may assume and what it promises.
 const UNSAFE: &[&str] = &[
     "aio/bh.rs",
     "aio/context.rs",
@@ -143,8 +144,8 @@ fn module_names(file: &str) -> impl Iterator<Item = &str> {
     file.split(['/', '.'])
 }
 
-/// The rooms that a file names by paths that begin with `crate::`, or with `super::` when that leads out of the room, whose
-/// own modules are `modules`.
+/// The rooms that a file names by paths that begin with `crate::`, or with `super::` when that leads out of the room,
+/// whose own modules are `modules`.
 fn rooms_used(text: &str, modules: &BTreeSet<&str>) -> BTreeSet<String> {
     let code: String = text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
     let from_root = code.split("crate::").skip(1).flat_map(first_names).map(room_or_roof);

@@ -1,5 +1,5 @@
-//! What concerns a process's first thread: how it ends with coroutines alive, and overflows on it. (libtest runs its tests
-//! on other threads, so this file brings its own `main`.)
+//! What concerns a process's first thread: how it ends with coroutines alive, and overflows on it. (libtest runs its
+//! tests on other threads, so this file brings its own `main`.)
 #![allow(clippy::disallowed_types, reason = "a user's thread-locals are what some of this is about")]
 
 mod common;

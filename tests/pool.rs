@@ -1,4 +1,5 @@
-//! The pool: nothing is mapped in the steady state, whoever creates and whoever ends; memory comes back; limits are errors.
+//! The pool: nothing is mapped in the steady state, whoever creates and whoever ends; memory comes back; limits are
+//! errors.
 //!
 //! Statistics, mappings and memory belong to the process, so each test runs in one of its own.
 #![allow(clippy::disallowed_types, reason = "a user's thread-locals are what some of this is about")]

@@ -624,8 +624,8 @@ fn coroutines_that_wake_each_other_for_ever_starve_no_descriptor() {
 
 // ---- regressions ----------------------------------------------------------------------------------------------------
 
-/// Runs a spawned coroutine, up to its park, in the loop, and from there on outside of the loop: woken by a coroutine that is
-/// entered by hand.
+/// Runs a spawned coroutine, up to its park, in the loop, and from there on outside of the loop: woken by a coroutine
+/// that is entered by hand.
 fn go_on_outside_of_the_loop<T: Send + 'static>(
     context: &AioContext,
     f: impl FnOnce() -> T + Send + 'static,

@@ -1,13 +1,14 @@
 //! Bottom halves: callbacks that a loop runs on its own thread.
 //!
-//! A bottom half is scheduled from any thread, without a lock, and runs once in the loop's next turn, however often it was
-//! scheduled until then. Bottom halves run in the order in which they were scheduled. One that is scheduled while they run
-//! has its turn in the next; a nested turn, from within a callback, first runs those that the outer one has not run yet.
+//! A bottom half is scheduled from any thread, without a lock, and runs once in the loop's next turn, however often it
+//! was scheduled until then. Bottom halves run in the order in which they were scheduled. One that is scheduled while
+//! they run has its turn in the next; a nested turn, from within a callback, first runs those that the outer one has
+//! not run yet.
 //!
 //! # Safety
 //!
-//! The queue owns a reference count of each node in it (`Arc::into_raw`); a node is pushed by whoever set its `QUEUED` flag
-//! ([`BhState`]), so its link has one owner. A callback is touched on the context's thread only ([`HomeCell`]).
+//! The queue owns a reference count of each node in it (`Arc::into_raw`); a node is pushed by whoever set its `QUEUED`
+//! flag ([`BhState`]), so its link has one owner. A callback is touched on the context's thread only ([`HomeCell`]).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -46,8 +47,8 @@ impl BottomHalf {
         self.trigger.schedule();
     }
 
-    /// Has it run when there is time: with the next turn that has other work, and otherwise within 10 ms. It doesn't count as
-    /// progress.
+    /// Has it run when there is time: with the next turn that has other work, and otherwise within 10 ms. It doesn't
+    /// count as progress.
     pub fn schedule_idle(&self) {
         self.trigger.schedule_idle();
     }
@@ -78,7 +79,8 @@ impl fmt::Debug for BottomHalf {
     }
 }
 
-/// Schedules a [`BottomHalf`] from any thread. Once the bottom half has been deleted, or its context has ended, it does nothing.
+/// Schedules a [`BottomHalf`] from any thread. Once the bottom half has been deleted, or its context has ended, it does
+/// nothing.
 #[derive(Clone)]
 pub struct Trigger {
     node: Arc<Node>,
@@ -99,7 +101,8 @@ impl Trigger {
         }
     }
 
-    /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the context's thread.
+    /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the context's
+    /// thread.
     pub fn cancel(&self) {
         self.node.state.cancel();
     }
@@ -131,8 +134,8 @@ enum Callback {
     Once(Box<dyn FnOnce()>),
 }
 
-// SAFETY: the link is touched by the owner of the queue entry, the callback on its home thread (`HomeCell`, which also keeps it
-// from being dropped elsewhere), the rest is atomic or shared.
+// SAFETY: the link is touched by the owner of the queue entry, the callback on its home thread (`HomeCell`, which also
+// keeps it from being dropped elsewhere), the rest is atomic or shared.
 unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}

@@ -12,10 +12,10 @@
 //!
 //! # Ordering
 //!
-//! What was written before `schedule` is visible to the run that it leads to: each schedule, also one that finds `QUEUED` set,
-//! is a read-modify-write (Release), and `dequeue` is one as well (Acquire). The other way round, the loop has read the link before
-//! `dequeue` (Release), and whoever sets `QUEUED` next (Acquire) writes it. Checked by the model `bottom_half` of
-//! `loom-tests/`.
+//! What was written before `schedule` is visible to the run that it leads to: each schedule, also one that finds
+//! `QUEUED` set, is a read-modify-write (Release), and `dequeue` is one as well (Acquire). The other way round, the
+//! loop has read the link before `dequeue` (Release), and whoever sets `QUEUED` next (Acquire) writes it. Checked by
+//! the model `bottom_half` of `loom-tests/`.
 
 use crate::primitive::atomic::{AtomicU32, Ordering};
 use crate::primitive::mutant::{mutant, ordering};
@@ -61,13 +61,15 @@ impl BhState {
         if mutant!("bh_coalesces_without_write") && self.0.load(Ordering::Relaxed) & QUEUED != 0 {
             return false;
         }
-        // Release: pairs with the Acquire in `dequeue`. Acquire: pairs with its Release, for the link, which the loop has read.
+        // Release: pairs with the Acquire in `dequeue`. Acquire: pairs with its Release, for the link, which the loop
+        // has read.
         let order = ordering!(AcqRel, "bh_schedule_not_released" => Acquire, "bh_schedule_not_acquired" => Release);
         let before = self.0.fetch_or(QUEUED | flag, order);
         before & QUEUED == 0 || mutant!("bh_is_pushed_twice")
     }
 
-    /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the loop's thread.
+    /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the loop's
+    /// thread.
     pub(crate) fn cancel(&self) {
         self.0.fetch_and(!(SCHEDULED | IDLE), Ordering::Relaxed);
     }
@@ -88,7 +90,8 @@ impl BhState {
 
     /// Notes that the loop has taken it out of the queue; returns whether, and how urgently, it is to run.
     pub(crate) fn dequeue(&self) -> Urgency {
-        // Acquire: pairs with the Release of the schedules that lead to this run. Release: pairs with the Acquire of the next one.
+        // Acquire: pairs with the Release of the schedules that lead to this run. Release: pairs with the Acquire of
+        // the next one.
         let order = ordering!(AcqRel, "bh_run_not_acquired" => Release, "bh_run_not_released" => Acquire);
         urgency(self.0.fetch_and(!(QUEUED | SCHEDULED | IDLE), order))
     }

@@ -101,7 +101,8 @@ pub(super) fn choose(wanted: Option<MonitorKind>, notifier: &Arc<EventFd>) -> io
                 let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
                 return Ok((monitor, MonitorChoice { kind: candidate, reason }));
             }
-            // Not this monitor is missing, but descriptors: a worse one would be no better, and for the whole life of the context.
+            // Not this monitor is missing, but descriptors: a worse one would be no better, and for the whole life of
+            // the context.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(error),
             Err(error) => {
                 kind.get_or_insert(error.kind());

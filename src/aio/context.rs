@@ -23,8 +23,8 @@ use crate::task::{self, JoinHandle};
 /// # Dropping
 ///
 /// Coroutines that wait for their first turn are dropped, suspended ones are unwound; their join handles return
-/// [`Cancelled`](crate::coroutine::Cancelled). Wakes after that do nothing. A coroutine that is driven by its handle and parked here stays
-/// with its handle.
+/// [`Cancelled`](crate::coroutine::Cancelled). Wakes after that do nothing. A coroutine that is driven by its handle
+/// and parked here stays with its handle.
 pub struct AioContext {
     shared: Arc<Shared>,
     /// Neither `Send` nor `Sync`.
@@ -143,7 +143,8 @@ impl AioContext {
         self.shared.push_bottom_half(bh::Node::once(&self.shared, f));
     }
 
-    /// Runs `f` as a coroutine of this context, and the loop until it has ended. What `f` borrows need not be `'static`.
+    /// Runs `f` as a coroutine of this context, and the loop until it has ended. What `f` borrows need not be
+    /// `'static`.
     ///
     /// # Panics
     ///
@@ -164,8 +165,8 @@ impl AioContext {
         running.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
     }
 
-    /// One turn: waits for events if `blocking` is set and nothing is ready, then runs the coroutines that are ready. Returns
-    /// whether something was done; a wake-up alone, without anything to do, is not.
+    /// One turn: waits for events if `blocking` is set and nothing is ready, then runs the coroutines that are ready.
+    /// Returns whether something was done; a wake-up alone, without anything to do, is not.
     ///
     /// # Panics
     ///
@@ -232,8 +233,8 @@ impl Remote {
         task::spawn_sendable(self.shared.clone(), Builder::new(), Location::caller(), f)
     }
 
-    /// Runs `f` as a coroutine of the context, and waits for its result: a coroutine parks, a thread blocks, or runs its loop if it is the
-    /// context's own. A coroutine of that very thread just calls `f`.
+    /// Runs `f` as a coroutine of the context, and waits for its result: a coroutine parks, a thread blocks, or runs
+    /// its loop if it is the context's own. A coroutine of that very thread just calls `f`.
     ///
     /// # Errors
     ///
@@ -257,8 +258,8 @@ impl Remote {
         }
     }
 
-    /// Runs `f` once, on the context's thread, in its turn among the bottom halves. If the context has ended, or ends before that,
-    /// `f` is dropped.
+    /// Runs `f` once, on the context's thread, in its turn among the bottom halves. If the context has ended, or ends
+    /// before that, `f` is dropped.
     pub fn schedule_once(&self, f: impl FnOnce() + Send + 'static) {
         self.shared.push_bottom_half(bh::Node::once_sent(&self.shared, f));
     }

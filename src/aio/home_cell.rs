@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The value is touched on the home thread only, which is checked at every access. So it needs to be neither `Send` nor `Sync`. A
-//! cell that is dropped on another thread leaks its value, unless that is known to be `Send`.
+//! The value is touched on the home thread only, which is checked at every access. So it needs to be neither `Send` nor
+//! `Sync`. A cell that is dropped on another thread leaks its value, unless that is known to be `Send`.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;

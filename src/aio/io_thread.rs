@@ -22,7 +22,8 @@ use crate::primitive::atomic::{AtomicBool, Ordering};
 ///
 /// # Dropping
 ///
-/// stops the loop after its turn, ends the context (see there), and joins the thread. A thread that drops its own `IoThread` isn't joined.
+/// stops the loop after its turn, ends the context (see there), and joins the thread. A thread that drops its own
+/// `IoThread` isn't joined.
 pub struct IoThread {
     remote: Remote,
     stop: Arc<AtomicBool>,

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Both sides write and then read what the other wrote. Without a full fence on *each* side both reads may miss: the
-//! notifier sees a loop that doesn't sleep, the loop sees no work, and sleeps on it. With them, one of N2 and L2 comes first
-//! in the total order of fences; if it is N2, L3 sees the work, and if it is L2, N3 sees `sleeping`.
+//! notifier sees a loop that doesn't sleep, the loop sees no work, and sleeps on it. With them, one of N2 and L2 comes
+//! first in the total order of fences; if it is N2, L3 sees the work, and if it is L2, N3 sees `sleeping`.
 //!
-//! Of several notifiers that find the loop sleeping only one signals: the one whose swap took `sleeping`. A loop that is
-//! running is never signalled, so waking it costs no system call on either side. A signal may come late, to a loop that
-//! has woken up by itself: it then finds no work, which is allowed; the reverse is not.
+//! Of several notifiers that find the loop sleeping only one signals: the one whose swap took `sleeping`. A loop that
+//! is running is never signalled, so waking it costs no system call on either side. A signal may come late, to a loop
+//! that has woken up by itself: it then finds no work, which is allowed; the reverse is not.
 //!
 //! Checked by the model `notify` of `loom-tests/`.
 
@@ -44,8 +44,8 @@ impl Notify {
         self.sleeping.load(Ordering::Relaxed) && (mutant!("all_signal") || self.sleeping.swap(false, Ordering::Relaxed))
     }
 
-    /// Called by the loop before it sleeps. `look` looks for work once more; returns whether there is none, so that the loop
-    /// may sleep.
+    /// Called by the loop before it sleeps. `look` looks for work once more; returns whether there is none, so that the
+    /// loop may sleep.
     #[must_use]
     pub(crate) fn announce_sleep(&self, look: impl FnOnce() -> bool) -> bool {
         self.sleeping.overwrite(true);

@@ -77,7 +77,8 @@ impl Shared {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place in `f`.
+    /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place
+    /// in `f`.
     pub(super) fn with_local<R>(&self, f: impl FnOnce(&mut Local) -> R) -> Option<R> {
         self.local.with(|local| local.as_mut().map(f))
     }
@@ -91,8 +92,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the loop, if it sleeps, after something was published for it. Afterwards `has_ended` is exact: if it is false, the
-    /// loop, or its end, sees what was published.
+    /// Wakes the loop, if it sleeps, after something was published for it. Afterwards `has_ended` is exact: if it is
+    /// false, the loop, or its end, sees what was published.
     fn published(&self) {
         // A loop that is running on this very thread will look by itself.
         if !self.is_current() && self.notify.must_signal() {
@@ -113,8 +114,8 @@ impl Shared {
         }
     }
 
-    /// Makes this the thread's current home for as long as the guard lives. Cheap if it is that already, as in a turn of a loop
-    /// that has entered it once for all its turns.
+    /// Makes this the thread's current home for as long as the guard lives. Cheap if it is that already, as in a turn
+    /// of a loop that has entered it once for all its turns.
     pub(super) fn enter(self: &Arc<Self>) -> Option<HomeGuard> {
         let own: *const Self = Arc::as_ptr(self);
         let is_own = |home: &Arc<dyn Home>| ptr::addr_eq(Arc::as_ptr(home), own);
@@ -125,7 +126,8 @@ impl Shared {
     pub(super) fn end(self: &Arc<Self>) {
         let _home = self.enter();
         self.ended.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Notify::must_signal`, which every push from another thread is followed by: a push either is seen by the drain below, or sees `ended`.
+        // Pairs with the fence in `Notify::must_signal`, which every push from another thread is followed by: a push
+        // either is seen by the drain below, or sees `ended`.
         fence(Ordering::SeqCst);
         loop {
             // Each of these may make new ones: drop guards may wake and spawn.

@@ -48,8 +48,8 @@ pub fn sleep_until(deadline: Instant) {
 
 /// Runs `f`, for at most `duration`: if it hasn't returned by then, it is unwound.
 ///
-/// `f` runs in a coroutine of its own on the caller's home, which has ended when this returns; so `f` may borrow. It is unwound where it is
-/// suspended: code that computes and never suspends isn't interrupted.
+/// `f` runs in a coroutine of its own on the caller's home, which has ended when this returns; so `f` may borrow. It is
+/// unwound where it is suspended: code that computes and never suspends isn't interrupted.
 ///
 /// ```
 /// use aioco::{AioContext, aio};
@@ -76,8 +76,8 @@ pub fn sleep_until(deadline: Instant) {
 ///
 /// # Aborts
 ///
-/// If `f` refuses to be unwound (see the [module on coroutines](coroutine)), or has the caller unwound: its borrows could not be
-/// ended.
+/// If `f` refuses to be unwound (see the [module on coroutines](coroutine)), or has the caller unwound: its borrows
+/// could not be ended.
 #[track_caller]
 pub fn timeout<T>(duration: Duration, f: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let deadline = Instant::now().checked_add(duration);

@@ -10,7 +10,7 @@ pub struct Stats {
     pub signals: u64,
     /// Calls by which the loop cleared such signals. With io_uring there are none: the ring clears them.
     pub notifier_reads: u64,
-    /// Calls that only told the kernel what to watch. With poll there are none; with io_uring there are few, because watches go
-    /// with the next wait.
+    /// Calls that only told the kernel what to watch. With poll there are none; with io_uring there are few, because
+    /// watches go with the next wait.
     pub control_calls: u64,
 }

@@ -39,8 +39,8 @@ impl Shared {
         progress
     }
 
-    /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether there was
-    /// progress.
+    /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether
+    /// there was progress.
     fn run_bottom_halves(&self) -> bool {
         self.with_local(|local| local.bottom_halves.refill(&self.scheduled));
         let mut progress = false;

@@ -1,11 +1,11 @@
 //! The control block of a coroutine.
 //!
-//! Blocks live in the [table](super::table), are never unmapped, and pass from tenant to tenant through the pool together
-//! with a stack. Who may touch a block:
+//! Blocks live in the [table](super::table), are never unmapped, and pass from tenant to tenant through the pool
+//! together with a stack. Who may touch a block:
 //!
 //! 1. `state` is for everyone, by the rules of [`super::state`].
-//! 2. The owner of a coroutine that hasn't started, on whatever thread, may touch every field: at first its creator, then
-//!    whoever it was sent to.
+//! 2. The owner of a coroutine that hasn't started, on whatever thread, may touch every field: at first its creator,
+//!    then whoever it was sent to.
 //! 3. After the start all other fields belong to the home thread, but for rule 4.
 //! 4. Whoever owns the queue entry (got [`Wake::Schedule`](super::state::Wake) from `state`) may use `links.next`, and
 //!    may read `home`: the home thread doesn't write it while `PARKED` or `SCHEDULED` is set.
@@ -55,13 +55,14 @@ pub(crate) enum Phase {
     Abandoned,
 }
 
-/// What a coroutine has beyond the plain one that yields and returns: whoever finds this empty after a switch has nothing to
-/// look after.
+/// What a coroutine has beyond the plain one that yields and returns: whoever finds this empty after a switch has
+/// nothing to look after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extras(u16);
 
 impl Extras {
-    /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from there.
+    /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from
+    /// there.
     pub(super) const QUEUED_HERE: Self = Self(1 << 9);
     /// It can't go on: the payload of a panic is to be picked up, or its stack is to be given up.
     pub(super) const BROKEN: Self = Self(1 << 8);
@@ -96,8 +97,8 @@ impl Extras {
     }
 }
 
-/// Runs, or drops unrun, the closure in a block's storage. Run, it is the entry function of the block's fiber, at whose end it
-/// leaves the stack. It doesn't unwind: the payload of a panic is left in the thread's record.
+/// Runs, or drops unrun, the closure in a block's storage. Run, it is the entry function of the block's fiber, at whose
+/// end it leaves the stack. It doesn't unwind: the payload of a panic is left in the thread's record.
 pub(crate) type Entry = unsafe extern "C" fn(&'static Block, Action);
 
 /// What an [`Entry`] is to do with the closure.
@@ -140,7 +141,8 @@ pub(crate) struct Block {
     pub(super) raised: Cell<u8>,
 }
 
-// SAFETY: fields other than the atomic `state` are touched only by whoever owns them at that moment, by the rules above.
+// SAFETY: fields other than the atomic `state` are touched only by whoever owns them at that moment, by the rules
+// above.
 unsafe impl Sync for Block {}
 
 #[cfg(jump_switch)]
@@ -274,9 +276,9 @@ const fn fits_inline<F>() -> bool {
 
 /// Writes a value, a whole word at a time.
 ///
-/// It is read back within nanoseconds, while the writes are still in the CPU's store buffer, and a read that needs two of them,
-/// or a part of memory beside one, waits until they have left it. So both sides use the same units: volatile, for the compiler
-/// would combine them.
+/// It is read back within nanoseconds, while the writes are still in the CPU's store buffer, and a read that needs two
+/// of them, or a part of memory beside one, waits until they have left it. So both sides use the same units: volatile,
+/// for the compiler would combine them.
 ///
 /// # Safety
 ///

@@ -1,8 +1,9 @@
 //! Entering coroutines: one flat loop.
 //!
-//! [`run`] resumes a coroutine and, when it comes back, the coroutines that it woke, and those that they woke, all from one
-//! loop frame ([`run_on`]): a chain of wakes of any length needs constant stack. The order is QEMU's: what the coroutine that has
-//! just run woke goes, in the order of the wakes, before everything that was pending earlier (depth first).
+//! [`run`] resumes a coroutine and, when it comes back, the coroutines that it woke, and those that they woke, all from
+//! one loop frame ([`run_on`]): a chain of wakes of any length needs constant stack. The order is QEMU's: what the
+//! coroutine that has just run woke goes, in the order of the wakes, before everything that was pending earlier (depth
+//! first).
 //!
 //! # Who resumes what
 //!
@@ -17,8 +18,8 @@
 //!
 //! # Safety
 //!
-//! All functions run on the thread that is passed, which is the home thread of the blocks they resume (checked where a block
-//! comes from a queue). A reference to a block's label or queue isn't held over a resume.
+//! All functions run on the thread that is passed, which is the home thread of the blocks they resume (checked where a
+//! block comes from a queue). A reference to a block's label or queue isn't held over a resume.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -39,8 +40,8 @@ pub(super) const ANY: u32 = 0;
 
 /// Resumes `first`, then what it woke; returns when all of them have yielded, parked or ended.
 ///
-/// Inlined with the switch into whoever enters, so that no return lies between one switch and the next; what a plain coroutine
-/// doesn't need is outside, in [`run_on`].
+/// Inlined with the switch into whoever enters, so that no return lies between one switch and the next; what a plain
+/// coroutine doesn't need is outside, in [`run_on`].
 ///
 /// # Panics
 ///
@@ -69,8 +70,8 @@ pub(super) enum Switch {
     Resume,
 }
 
-/// Switches to a coroutine and back. Returns the thread and the block once more, in registers: what would be loaded from the
-/// stack after the switch had to wait for the stack pointer.
+/// Switches to a coroutine and back. Returns the thread and the block once more, in registers: what would be loaded
+/// from the stack after the switch had to wait for the stack pointer.
 ///
 /// # Safety
 ///
@@ -135,8 +136,8 @@ fn settle(thread: &Thread, block: &'static Block, pending: &mut Pending, first_p
             block.remove_extra(Extras::BROKEN);
             let payload = thread.payload.take().expect("a coroutine that panicked left its payload");
             end_detached(thread, block);
-            // An unwind that was asked for ends here. Of other panics, which the panic hook has reported, the first of a coroutine
-            // that its owner drives is passed on; a spawned one's is nobody's but its join handle's.
+            // An unwind that was asked for ends here. Of other panics, which the panic hook has reported, the first of
+            // a coroutine that its owner drives is passed on; a spawned one's is nobody's but its join handle's.
             let asked_for = extras.has(Extras::UNWIND) && payload.is::<unwind::Cancelled>();
             let passed_on = !extras.has(Extras::SPAWNED) && !asked_for;
             if passed_on && first_payload.is_none() {
@@ -243,8 +244,8 @@ fn requeue(block: &'static Block) {
 /// Hands the block to its home, or drops the turn if there is none.
 fn schedule_on_home(block: &'static Block) {
     let woken = Woken::new(block);
-    // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the coroutine
-    // does as soon as it is scheduled.
+    // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the
+    // coroutine does as soon as it is scheduled.
     if let Some(home) = unsafe { (*block.home.get()).clone() } {
         home.schedule(woken);
     }
@@ -267,8 +268,8 @@ pub(super) fn schedule(block: &'static Block) {
     schedule_on_home(block);
 }
 
-/// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it is to
-/// run.
+/// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it
+/// is to run.
 fn take_turn(thread: &Thread, block: &'static Block) -> Option<Switch> {
     match block.phase.get() {
         Phase::Requeued if !block.state.is_scheduled() => {
@@ -357,7 +358,8 @@ pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
         block.state.enter_parked();
     }
     block.add_extra(Extras::UNWIND);
-    // SAFETY: it is suspended, and its owner says that it is to end here. If a queue has it, the entry is stale from now on.
+    // SAFETY: it is suspended, and its owner says that it is to end here. If a queue has it, the entry is stale from
+    // now on.
     unsafe { run(thread, block, Switch::Resume) };
 }
 

@@ -25,14 +25,14 @@ use crate::primitive::atomic::Ordering;
 ///
 /// # Dropping
 ///
-/// The stack goes back to the pool. A coroutine that was never entered is dropped with its closure; a suspended one
-/// is unwound: its drop guards run, with the panic payload [`Cancelled`](super::Cancelled), without a call of the panic hook. One that is dropped from
-/// within (it is entered at that moment) unwinds at its next suspension.
+/// The stack goes back to the pool. A coroutine that was never entered is dropped with its closure; a suspended one is
+/// unwound: its drop guards run, with the panic payload [`Cancelled`](super::Cancelled), without a call of the panic
+/// hook. One that is dropped from within (it is entered at that moment) unwinds at its next suspension.
 ///
 /// # Threads
 ///
-/// A coroutine runs on the thread on which it was first entered, for ever, since its stack may hold what isn't `Send`. What may
-/// cross threads is an [`Unstarted`] coroutine, and a [`Waker`].
+/// A coroutine runs on the thread on which it was first entered, for ever, since its stack may hold what isn't `Send`.
+/// What may cross threads is an [`Unstarted`] coroutine, and a [`Waker`].
 ///
 /// ```compile_fail,E0277
 /// let co = aioco::Coroutine::new(|| ()).unwrap();
@@ -44,15 +44,16 @@ use crate::primitive::atomic::Ordering;
 /// std::thread::scope(|s| s.spawn(|| co.enter()).join().unwrap());
 /// ```
 pub struct Coroutine {
-    /// Stored anew after each switch, where it is known in a register: a handle that the compiler keeps in registers needn't be
-    /// reloaded from the stack then, whose pointer is only just being loaded itself.
+    /// Stored anew after each switch, where it is known in a register: a handle that the compiler keeps in registers
+    /// needn't be reloaded from the stack then, whose pointer is only just being loaded itself.
     block: Cell<&'static Block>,
     /// Neither `Send` nor `Sync`.
     marker: PhantomData<*mut ()>,
 }
 
 impl Coroutine {
-    /// Creates a coroutine that will run `f`, with a stack of the default size. It starts at the first [`enter`](Self::enter).
+    /// Creates a coroutine that will run `f`, with a stack of the default size. It starts at the first
+    /// [`enter`](Self::enter).
     ///
     /// ```
     /// let co = aioco::Coroutine::new(|| println!("inside"))?;
@@ -98,8 +99,8 @@ impl Coroutine {
             }
             _ => refuse(block),
         };
-        // SAFETY: it is unstarted or suspended, and the handle doesn't leave its thread. If a queue has it, as happens when it
-        // was woken out of a park, the entry is stale from now on.
+        // SAFETY: it is unstarted or suspended, and the handle doesn't leave its thread. If a queue has it, as happens
+        // when it was woken out of a park, the entry is stale from now on.
         self.block.set(unsafe { enter::run(thread, block, switch) });
     }
 
@@ -108,8 +109,8 @@ impl Coroutine {
         self.block.get().phase.get() != Phase::Unstarted
     }
 
-    /// Whether it has been entered and has not yielded, parked or ended since; true also while it waits for a coroutine that
-    /// it entered.
+    /// Whether it has been entered and has not yielded, parked or ended since; true also while it waits for a coroutine
+    /// that it entered.
     pub fn is_entered(&self) -> bool {
         self.block.get().phase.get() == Phase::Entered
     }
@@ -155,7 +156,8 @@ impl Drop for Coroutine {
     }
 }
 
-// What follows takes the block, not the handle, so that the handle's address isn't needed, and it can live in a register.
+// What follows takes the block, not the handle, so that the handle's address isn't needed, and it can live in a
+// register.
 
 #[cold]
 #[inline(never)]
@@ -237,8 +239,8 @@ impl CoroutineRef {
 #[derive(Debug)]
 pub struct Unstarted(Coroutine);
 
-// SAFETY: the coroutine hasn't started, so its stack holds nothing of its own; its closure is `Send` (see `create_unstarted`);
-// and the owner of an unstarted coroutine may touch every field of its block, on whatever thread.
+// SAFETY: the coroutine hasn't started, so its stack holds nothing of its own; its closure is `Send` (see
+// `create_unstarted`); and the owner of an unstarted coroutine may touch every field of its block, on whatever thread.
 unsafe impl Send for Unstarted {}
 
 impl Unstarted {
@@ -275,8 +277,8 @@ impl Builder {
         self
     }
 
-    /// How many bytes of address space the stack gets, beside its guard page: rounded up to a power of two, and to 64 KiB, on
-    /// which a panic with a backtrace fits. Memory is committed a page at a time, as it is touched.
+    /// How many bytes of address space the stack gets, beside its guard page: rounded up to a power of two, and to 64
+    /// KiB, on which a panic with a backtrace fits. Memory is committed a page at a time, as it is touched.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
         self
@@ -303,8 +305,8 @@ impl Builder {
         create(self.class()?, self.name, Location::caller(), f).map(Unstarted)
     }
 
-    /// Creates a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread only, wherever the
-    /// home takes it. For spawners; they see to it that `f` doesn't panic.
+    /// Creates a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread only,
+    /// wherever the home takes it. For spawners; they see to it that `f` doesn't panic.
     ///
     /// # Safety
     ///

@@ -49,8 +49,8 @@ pub struct Watch(pub u64);
 
 /// An event loop on which coroutines live.
 ///
-/// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from the
-/// home's own, where [`is_current`](Self::is_current) holds.
+/// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from
+/// the home's own, where [`is_current`](Self::is_current) holds.
 ///
 /// [`AioContext`](crate::AioContext) is one; `tests/foreign_home.rs` has another in a few lines.
 pub trait Home: Send + Sync + 'static {
@@ -70,7 +70,8 @@ pub trait Home: Send + Sync + 'static {
     /// What the kernel said about the descriptor.
     fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch>;
 
-    /// Watches the clock until the deadline has passed or [`unwatch`](Self::unwatch) is called; then wakes `waker`, once.
+    /// Watches the clock until the deadline has passed or [`unwatch`](Self::unwatch) is called; then wakes `waker`,
+    /// once.
     fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch;
 
     /// Ends a watch. Returns whether it had fired. Called once for each watch.
@@ -87,8 +88,9 @@ pub trait Home: Send + Sync + 'static {
 
 /// A coroutine that is to run: it was woken, or spawned, or yielded to let others run.
 ///
-/// Dropping it without running it, as a loop does that ends: a coroutine that hasn't started is dropped; one that its home
-/// drives is unwound if this is the home's thread; otherwise it stays suspended, and its next wake schedules it again.
+/// Dropping it without running it, as a loop does that ends: a coroutine that hasn't started is dropped; one that its
+/// home drives is unwound if this is the home's thread; otherwise it stays suspended, and its next wake schedules it
+/// again.
 #[must_use = "a woken coroutine must be run"]
 pub struct Woken {
     block: &'static Block,
@@ -96,8 +98,8 @@ pub struct Woken {
     marker: PhantomData<*mut ()>,
 }
 
-// SAFETY: what crosses threads is the queue entry. `run` checks that it is called on the coroutine's thread; a coroutine that
-// hasn't started was spawned with a closure that is `Send`.
+// SAFETY: what crosses threads is the queue entry. `run` checks that it is called on the coroutine's thread; a
+// coroutine that hasn't started was spawned with a closure that is `Send`.
 unsafe impl Send for Woken {}
 
 impl Woken {
@@ -111,8 +113,8 @@ impl Woken {
     /// # Panics
     ///
     /// - If the coroutine was started on another thread.
-    /// - If a coroutine that runs here and is driven by its handle panics: with its payload. Spawned coroutines' panics go
-    ///   to their join handles.
+    /// - If a coroutine that runs here and is driven by its handle panics: with its payload. Spawned coroutines' panics
+    ///   go to their join handles.
     pub fn run(self) {
         let block = ManuallyDrop::new(self).block;
         enter::run_woken(this_thread(), block);
@@ -160,7 +162,8 @@ impl RunQueue {
         Self { pushed: PushStack::new() }
     }
 
-    /// Adds a coroutine at the end. Returns whether the queue was empty, in which case a loop that sleeps needs a signal.
+    /// Adds a coroutine at the end. Returns whether the queue was empty, in which case a loop that sleeps needs a
+    /// signal.
     pub fn push(&self, woken: Woken) -> bool {
         // SAFETY: blocks are never unmapped, and the entry is ours to give.
         unsafe { self.pushed.push(woken.into_node()) }
@@ -286,8 +289,8 @@ impl Drop for HomeGuard {
     }
 }
 
-/// Unwinds all parked coroutines that `home` drives: how a home ends, on its thread, after it has dropped the [`Woken`]s
-/// that it had queued.
+/// Unwinds all parked coroutines that `home` drives: how a home ends, on its thread, after it has dropped the
+/// [`Woken`]s that it had queued.
 pub fn unwind_all(home: &dyn Home) {
     let thread = this_thread();
     let is_homes = |block: &&'static Block| {

@@ -23,8 +23,8 @@ impl Name {
 }
 
 impl Label {
-    /// Writes a label, word by word: a label that is made on the stack and copied whole costs a stall, because the copy reads
-    /// both words at once before either has left the store buffer.
+    /// Writes a label, word by word: a label that is made on the stack and copied whole costs a stall, because the copy
+    /// reads both words at once before either has left the store buffer.
     ///
     /// # Safety
     ///

@@ -6,8 +6,8 @@
 //!
 //! # Wakes
 //!
-//! A parked coroutine waits for its [`Waker`](std::task::Waker), which any thread may call. A wake that comes before the
-//! park is remembered; wakes coalesce; a park may also return without a wake, so callers loop on their condition.
+//! A parked coroutine waits for its [`Waker`](std::task::Waker), which any thread may call. A wake that comes before
+//! the park is remembered; wakes coalesce; a park may also return without a wake, so callers loop on their condition.
 //! Where a woken coroutine runs:
 //!
 //! | woken by | runs |
@@ -18,17 +18,17 @@
 //!
 //! # Homes and threads
 //!
-//! A started coroutine never changes threads: its stack may hold an `Rc`, a `MutexGuard`, or the address of a thread-local.
-//! A [spawned](crate::AioContext::spawn) coroutine's home is the loop it was spawned on; a coroutine that is driven by its
-//! handle gets the loop that runs on its thread, if there is one, as its home when it first parks.
+//! A started coroutine never changes threads: its stack may hold an `Rc`, a `MutexGuard`, or the address of a
+//! thread-local. A [spawned](crate::AioContext::spawn) coroutine's home is the loop it was spawned on; a coroutine that
+//! is driven by its handle gets the loop that runs on its thread, if there is one, as its home when it first parks.
 //!
 //! # Panics and cancellation
 //!
 //! A panic in a coroutine resurfaces with its payload at `enter`, or at `join` for a spawned one. Ending a suspended
 //! coroutine (by dropping its handle, by [`JoinHandle::cancel`](crate::JoinHandle::cancel), by dropping its context)
 //! unwinds it: its suspension raises a panic with the payload [`Cancelled`], without calling the panic hook, and drop
-//! guards run. A body that catches that payload and suspends again gets it again, a hundred times; then it is left suspended
-//! for ever, and its stack is lost (`leaked` in [`pool::stats`]).
+//! guards run. A body that catches that payload and suspends again gets it again, a hundred times; then it is left
+//! suspended for ever, and its stack is lost (`leaked` in [`pool::stats`]).
 //!
 //! A drop guard must not suspend while its coroutine unwinds: the count of panics belongs to the thread, and the other
 //! coroutines would seem to be panicking. It is refused by a panic, which in a drop guard aborts the process.
@@ -37,11 +37,12 @@
 //!
 //! # The switch
 //!
-//! On x86-64 and aarch64 Linux the crate switches stacks by a jump that is inlined into whoever enters, which the return
-//! predictors of CPUs can follow: keep [`enter`](Coroutine::enter) inlined into your loop, since a function that returns between
-//! one entry and the next is mispredicted. Elsewhere corosensei switches. All registers that live code uses survive a switch.
-//! User shadow stacks (x86 CET) aren't supported; programs with this crate aren't marked as supporting them, so the loader leaves
-//! them off. Nor is `SafeStack`, which would need its second stack switched as well.
+//! On x86-64 and aarch64 Linux the crate switches stacks by a jump that is inlined into whoever enters, which the
+//! return predictors of CPUs can follow: keep [`enter`](Coroutine::enter) inlined into your loop, since a function that
+//! returns between one entry and the next is mispredicted. Elsewhere corosensei switches. All registers that live code
+//! uses survive a switch. User shadow stacks (x86 CET) aren't supported; programs with this crate aren't marked as
+//! supporting them, so the loader leaves them off. Nor is `SafeStack`, which would need its second stack switched as
+//! well.
 //!
 //! A debugger shows the frames of a coroutine as far as its outermost one.
 //!
@@ -77,8 +78,8 @@ pub(crate) use wake::Target;
 
 /// The pool of coroutines: caps, trimming, statistics.
 ///
-/// A coroutine that ends leaves its stack and control block to the next one, first on the same thread; see the fields of
-/// [`Stats`](pool::Stats) for what there is to watch.
+/// A coroutine that ends leaves its stack and control block to the next one, first on the same thread; see the fields
+/// of [`Stats`](pool::Stats) for what there is to watch.
 pub mod pool {
     pub use super::supply::{Reservation, Stats, reserve, stats, trim};
 }

@@ -11,25 +11,26 @@
 //!        ▲ limit                     start ▲
 //! ```
 //!
-//! **Slabs.** One `mmap` serves many stacks, and adjacent slabs merge into one kernel mapping. Addresses are reserved, not
-//! committed: what a stack costs is the pages it touches and their page tables.
+//! **Slabs.** One `mmap` serves many stacks, and adjacent slabs merge into one kernel mapping. Addresses are reserved,
+//! not committed: what a stack costs is the pages it touches and their page tables.
 //!
-//! **Guard.** The lowest page of each slot faults. `MADV_GUARD_INSTALL` marks it without splitting the mapping; on kernels
-//! before 6.13 `mprotect` does it, at the cost of two mappings a stack, and then `vm.max_map_count` bounds how many stacks
-//! there can be: the error names it.
+//! **Guard.** The lowest page of each slot faults. `MADV_GUARD_INSTALL` marks it without splitting the mapping; on
+//! kernels before 6.13 `mprotect` does it, at the cost of two mappings a stack, and then `vm.max_map_count` bounds how
+//! many stacks there can be: the error names it.
 //!
-//! **Colour.** Stacks that all started at the same offset of a page would fight for the same sets of the first-level cache.
-//! Slot *i* starts `(i % COLOURS) × 64` bytes lower. The colours span 3 KiB, so that a coroutine of shallow depth still
-//! touches only one page. The same goes for the pages: were slots a power of two apart, their page numbers would fall into a few
-//! sets of the TLB (with 256 KiB, into 4 of 256 on a CPU with 16 ways and 4096 entries, where 1000 nested coroutines then cost
-//! more than twice as much); the guard page between them makes the distance odd.
+//! **Colour.** Stacks that all started at the same offset of a page would fight for the same sets of the first-level
+//! cache. Slot *i* starts `(i % COLOURS) × 64` bytes lower. The colours span 3 KiB, so that a coroutine of shallow
+//! depth still touches only one page. The same goes for the pages: were slots a power of two apart, their page numbers
+//! would fall into a few sets of the TLB (with 256 KiB, into 4 of 256 on a CPU with 16 ways and 4096 entries, where
+//! 1000 nested coroutines then cost more than twice as much); the guard page between them makes the distance odd.
 //!
 //! **Size classes** are never mixed: a slab has slots of one class, and a stack goes back to the slab it came from.
 //! A slab of which no slot is in use is unmapped by [`trim`], and at once while another such slab of its class exists.
 //!
 //! # Safety
 //!
-//! A [`Stack`] owns its slot exclusively until it is given to [`discard`]. The slab stays mapped while it has a slot in use.
+//! A [`Stack`] owns its slot exclusively until it is given to [`discard`]. The slab stays mapped while it has a slot in
+//! use.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,8 +136,8 @@ impl Stack {
     /// Gives the stack's pages back to the kernel and the slot back to its slab.
     pub(crate) fn discard(self, class: Class) {
         let len = self.start.addr().get().next_multiple_of(page_size()) - self.limit.addr().get();
-        // SAFETY: the stack is ours, and nothing on it is needed any more. The rounding stays inside the slot, whose end is
-        // page aligned.
+        // SAFETY: the stack is ours, and nothing on it is needed any more. The rounding stays inside the slot, whose
+        // end is page aligned.
         unsafe { Mapping::discard(self.limit, len) };
         SLABS[class.index()].lock().put_address(class, self.limit.addr().get() - page_size());
     }

@@ -29,9 +29,9 @@
 //!
 //! 1. Only the home thread calls `park`, `enter_parked`, `take_turn` and `retire`; wakers on any thread call `wake` and
 //!    `cancel`; whoever holds the queue entry calls `unschedule`.
-//! 2. `SCHEDULED` is only ever set together with finding `PARKED` (or before the start). While a coroutine runs it isn't
-//!    `PARKED`, so `SCHEDULED` can't appear; this is why `retire` may write the word with a plain store when it sees
-//!    `SCHEDULED` clear: all it can overwrite is a `WOKEN` or `CANCELLED` of the generation that ends with it.
+//! 2. `SCHEDULED` is only ever set together with finding `PARKED` (or before the start). While a coroutine runs it
+//!    isn't `PARKED`, so `SCHEDULED` can't appear; this is why `retire` may write the word with a plain store when it
+//!    sees `SCHEDULED` clear: all it can overwrite is a `WOKEN` or `CANCELLED` of the generation that ends with it.
 //! 3. A wake of an older generation changes nothing: the generation is part of the word that the waker's
 //!    compare-exchange confirms. Should 2³² generations of one block pass while a waker is kept, its wake reaches a
 //!    stranger as a spurious wake-up, which every park allows for; nothing depends on the width of the tag.
@@ -43,8 +43,8 @@
 //! `WOKEN` is one as well (Acquire), hence later in the word's modification order. `PARKED` is set with Release and
 //! found with Acquire, so that the waker which schedules the block may read what the home thread wrote to it (its
 //! home). `SCHEDULED` is cleared with Release by whoever took the block out of its queue and looks at it no more; the
-//! Acquire of the wake that schedules it again, of `is_scheduled`, and of `retire`, which frees it, pairs with that. Checked by the models
-//! `state` and `wake_queue` of `loom-tests/`.
+//! Acquire of the wake that schedules it again, of `is_scheduled`, and of `retire`, which frees it, pairs with that.
+//! Checked by the models `state` and `wake_queue` of `loom-tests/`.
 
 use crate::primitive::Overwrite;
 use crate::primitive::atomic::{AtomicU64, Ordering};
@@ -121,11 +121,11 @@ impl State {
         self.0.load(Ordering::Relaxed) & CANCELLED != 0
     }
 
-    /// Whether the block stands in a queue, or is on its way there. Called by the home thread while the coroutine runs, when the
-    /// answer can only change from yes to no.
+    /// Whether the block stands in a queue, or is on its way there. Called by the home thread while the coroutine runs,
+    /// when the answer can only change from yes to no.
     pub(crate) fn is_scheduled(&self) -> bool {
-        // Acquire: pairs with the Release of the `unschedule` or `take_turn` that ended the entry, so that what its owner read
-        // may be written.
+        // Acquire: pairs with the Release of the `unschedule` or `take_turn` that ended the entry, so that what its
+        // owner read may be written.
         self.0.load(ordering!(Acquire, "is_scheduled_not_acquired" => Relaxed)) & SCHEDULED != 0
     }
 
@@ -145,8 +145,8 @@ impl State {
             } else {
                 (word | PARKED, Park::Suspend)
             };
-            // Acquire: pairs with the Release of the wake that is consumed. Release: pairs with the Acquire of the wake that
-            // finds `PARKED`.
+            // Acquire: pairs with the Release of the wake that is consumed. Release: pairs with the Acquire of the wake
+            // that finds `PARKED`.
             let order = ordering!(AcqRel, "park_not_acquired" => Release, "park_not_released" => Acquire);
             match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) => return verdict,
@@ -176,8 +176,8 @@ impl State {
             }
             let schedule = word & (PARKED | SCHEDULED) == PARKED || mutant!("schedule_twice") && word & PARKED != 0;
             let next = word | bits | if schedule { SCHEDULED } else { 0 };
-            // Release: pairs with the Acquire that consumes the wake. Acquire: pairs with the Release of `park`, for the
-            // fields that the scheduler reads.
+            // Release: pairs with the Acquire that consumes the wake. Acquire: pairs with the Release of `park`, for
+            // the fields that the scheduler reads.
             let order = ordering!(AcqRel, "wake_not_released" => Acquire, "wake_not_acquired" => Release);
             match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) if schedule => return Wake::Schedule,
@@ -199,8 +199,8 @@ impl State {
         self.0.fetch_and(!(PARKED | WOKEN), ordering!(Acquire, "enter_not_acquired" => Relaxed));
     }
 
-    /// Takes the block out of its queue, on its home thread. `parked`: whether it is suspended in a park (the home thread
-    /// knows).
+    /// Takes the block out of its queue, on its home thread. `parked`: whether it is suspended in a park (the home
+    /// thread knows).
     pub(crate) fn take_turn(&self, parked: bool) -> Turn {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
@@ -212,8 +212,8 @@ impl State {
             } else {
                 (word & !SCHEDULED, Turn::Skip)
             };
-            // Acquire: pairs with the Release of the wakes that are consumed. Release: pairs with the Acquire of the wake
-            // that schedules the block again, for the link, which the queue's owner has read.
+            // Acquire: pairs with the Release of the wakes that are consumed. Release: pairs with the Acquire of the
+            // wake that schedules the block again, for the link, which the queue's owner has read.
             let order = ordering!(AcqRel, "turn_not_acquired" => Release, "turn_not_released" => Acquire);
             match self.0.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
                 Ok(_) => return turn,
@@ -241,8 +241,8 @@ impl State {
     /// whoever takes it out frees it.
     #[inline(always)]
     pub(crate) fn retire(&self) -> bool {
-        // Acquire: pairs with the Release of an `unschedule` on another thread, which has read the link and the home of the
-        // block that may be freed now.
+        // Acquire: pairs with the Release of an `unschedule` on another thread, which has read the link and the home of
+        // the block that may be freed now.
         let word = self.0.load(ordering!(Acquire, "retire_not_acquired" => Relaxed));
         if word & FLAGS != 0 {
             return self.retire_flagged(word);

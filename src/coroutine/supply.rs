@@ -110,8 +110,8 @@ pub(super) fn donate(thread: &Thread) {
 /// Gives idle coroutines' memory back to the kernel: those of the calling thread's pool and of the release stacks, of
 /// all sizes. The pools of other threads stay as they are.
 ///
-/// Guard pages stay, and so does the address space of a slab (64 MiB for stacks of the default size) of which some stack
-/// is in use.
+/// Guard pages stay, and so does the address space of a slab (64 MiB for stacks of the default size) of which some
+/// stack is in use.
 ///
 /// ```
 /// # use aioco::{Coroutine, coroutine::pool};
@@ -191,8 +191,8 @@ pub struct Stats {
 
 /// The pool's statistics, summed over all threads.
 ///
-/// Each thread counts for itself; the sums are taken while the threads go on, so figures may be a few coroutines apart from
-/// one another. None wraps or goes below zero.
+/// Each thread counts for itself; the sums are taken while the threads go on, so figures may be a few coroutines apart
+/// from one another. None wraps or goes below zero.
 ///
 /// ```
 /// let before = aioco::coroutine::pool::stats();

@@ -32,8 +32,8 @@ pub fn current() -> Option<CoroutineRef> {
 
 /// Suspends the calling coroutine and returns control to whoever entered it; returns when it is entered again.
 ///
-/// Who decides when that is: the owner of a [`Coroutine`](super::Coroutine) by `enter`; a spawned coroutine's home runs it
-/// again after the others that are ready.
+/// Who decides when that is: the owner of a [`Coroutine`](super::Coroutine) by `enter`; a spawned coroutine's home runs
+/// it again after the others that are ready.
 ///
 /// ```
 /// use aioco::{Coroutine, yield_now};
@@ -96,13 +96,14 @@ pub(crate) fn park() -> bool {
         && let Some(home) = thread.home.borrow().clone()
     {
         if block.state.is_scheduled() && !block.has(Extras::QUEUED_HERE) {
-            // A waker on another thread that found no home is about to drop its queue entry, and may be reading the home right now
-            // (rule 4 of the block); a wake that came meanwhile would be lost with the entry. A park may return without a wake: so
-            // does this one, until the entry is gone.
+            // A waker on another thread that found no home is about to drop its queue entry, and may be reading the
+            // home right now (rule 4 of the block); a wake that came meanwhile would be lost with the entry. A park may
+            // return without a wake: so does this one, until the entry is gone.
             std::thread::yield_now();
             return true;
         }
-        // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no other thread has a queue entry of it.
+        // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no other thread has a queue entry
+        // of it.
         unsafe { *block.home.get() = Some(home) };
         block.add_extra(Extras::HOME);
     }

@@ -5,8 +5,8 @@
 //!
 //! # Safety
 //!
-//! A chunk is published (Release) after its memory was mapped, and a slot's block is initialised before its number is given
-//! to anyone. Whoever takes a slot owns the block until it is put back.
+//! A chunk is published (Release) after its memory was mapped, and a slot's block is initialised before its number is
+//! given to anyone. Whoever takes a slot owns the block until it is put back.
 #![allow(unsafe_code)]
 
 use std::io;

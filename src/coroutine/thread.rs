@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //!
-//! A record is allocated when its thread first needs one, belongs to that thread until the thread's exit hook gives it back,
-//! and is then used by a later thread; it is never freed. All fields but `counts` are touched by the owning thread only, and
-//! no reference to them is held over a switch.
+//! A record is allocated when its thread first needs one, belongs to that thread until the thread's exit hook gives it
+//! back, and is then used by a later thread; it is never freed. All fields but `counts` are touched by the owning
+//! thread only, and no reference to them is held over a switch.
 #![allow(unsafe_code)]
 
 use std::any::Any;

@@ -1,8 +1,8 @@
 //! Forced unwinding: how a suspended coroutine is ended before its time.
 //!
-//! Whoever ends it (the drop of its handle, `JoinHandle::cancel`, the end of its home) sets `UNWIND` in the block's extras and
-//! resumes it; its suspension then raises a panic with the payload [`Cancelled`] instead of returning. The panic hook is
-//! not called. Drop guards run; the body's frames go; the root catches the payload.
+//! Whoever ends it (the drop of its handle, `JoinHandle::cancel`, the end of its home) sets `UNWIND` in the block's
+//! extras and resumes it; its suspension then raises a panic with the payload [`Cancelled`] instead of returning. The
+//! panic hook is not called. Drop guards run; the body's frames go; the root catches the payload.
 //!
 //! A body that catches the payload and suspends again has it raised again. One that does this [`MAX_RAISED`] times is
 //! abandoned: it is suspended for good, its stack is leaked, and `leaked` in the pool's statistics says so. So ending a
@@ -12,8 +12,9 @@
 //! coroutine that was suspended in the middle of an unwind would make every other coroutine of the thread "panicking",
 //! poison their locks, and turn their next panic into an abort. So `yield_now` and `park` panic when a drop guard calls
 //! them during an unwind, and a panic in a drop guard during an unwind aborts the process, after the message. A
-//! coroutine that is entered *from* a drop guard may suspend: the unwind below it is not its own. (If it panics itself while that
-//! goes on, its own drop guards aren't told apart, and may suspend: std doesn't say how many panics are in flight.)
+//! coroutine that is entered *from* a drop guard may suspend: the unwind below it is not its own. (If it panics itself
+//! while that goes on, its own drop guards aren't told apart, and may suspend: std doesn't say how many panics are in
+//! flight.)
 //!
 //! With `panic = "abort"` nothing can be unwound: a suspended coroutine whose handle is dropped is abandoned at once.
 #![allow(unsafe_code)] // # Safety: called by a coroutine on its own stack, with its own block.

@@ -1,7 +1,7 @@
 //! Wakers: a slot number and a generation in one word.
 //!
-//! A [`Waker`] of a coroutine owns nothing: clone and drop are free, and any async library can hold one for as long as it
-//! likes. It names a slot of the [table](super::table), whose blocks are never unmapped, and the generation of the
+//! A [`Waker`] of a coroutine owns nothing: clone and drop are free, and any async library can hold one for as long as
+//! it likes. It names a slot of the [table](super::table), whose blocks are never unmapped, and the generation of the
 //! coroutine that it is for; once that coroutine has ended, waking it does nothing.
 #![allow(unsafe_code)] // # Safety: the vtable's functions accept any data word whose slot has been in use.
 
@@ -43,8 +43,8 @@ impl Target {
         }
     }
 
-    /// Ends a coroutine of this thread at once, if it hasn't ended: unwinds it where it is suspended, or drops it unrun. Aborts if it
-    /// is running.
+    /// Ends a coroutine of this thread at once, if it hasn't ended: unwinds it where it is suspended, or drops it
+    /// unrun. Aborts if it is running.
     ///
     /// # Panics
     ///

@@ -11,8 +11,8 @@ use crate::sys;
 
 /// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up. Returns at once if there is.
 ///
-/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks. The descriptor should be non-blocking: another
-/// reader may take the input first.
+/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks. The descriptor should be
+/// non-blocking: another reader may take the input first.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -43,8 +43,8 @@ pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
     wait(fd.as_fd(), Interest::Readable)
 }
 
-/// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or refused.
-/// Returns at once if there is.
+/// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or
+/// refused. Returns at once if there is.
 ///
 /// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks.
 ///

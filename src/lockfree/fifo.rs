@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The nodes in the list are valid and belong to it (contract of the `push_*` functions); the list is not shared between
-//! threads.
+//! The nodes in the list are valid and belong to it (contract of the `push_*` functions); the list is not shared
+//! between threads.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

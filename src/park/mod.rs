@@ -1,7 +1,7 @@
 //! One blocking primitive for everything above: park and unpark, on a coroutine or on a plain thread.
 //!
-//! [`waker`] gives a [`Waker`] for the caller, whatever it is; [`park`] blocks the caller until that waker is woken. The
-//! contract is the same on both sides: a wake that comes before the park is remembered; wakes coalesce; a park may
+//! [`waker`] gives a [`Waker`] for the caller, whatever it is; [`park`] blocks the caller until that waker is woken.
+//! The contract is the same on both sides: a wake that comes before the park is remembered; wakes coalesce; a park may
 //! return without a wake, so callers loop on their condition. Inside a coroutine a park suspends it; on a plain thread
 //! it blocks the thread, also when that thread owns an event loop.
 //!

@@ -12,8 +12,8 @@ const OVERFLOW: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 /// A thread's alloc pool (`hot`, `spare`) and overflow.
 #[derive(Debug)]
 pub(crate) struct Local<T: Pooled> {
-    /// The object that was given back last, if it is still there. A thread that takes and gives in turn touches only this:
-    /// in `hot` each step would wait for the memory writes of the one before, twice (link and head, length).
+    /// The object that was given back last, if it is still there. A thread that takes and gives in turn touches only
+    /// this: in `hot` each step would wait for the memory writes of the one before, twice (link and head, length).
     slot: Option<NonNull<T>>,
     hot: Batch<T>,
     spare: Batch<T>,

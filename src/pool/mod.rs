@@ -24,8 +24,9 @@
 //!
 //! # Safety
 //!
-//! Objects in the pool are valid and belong to it (contract of `push` and `give`); between threads they travel only through
-//! the release stack, whose Release and Acquire carry the ownership. Checked by the model `pool` of `loom-tests/`.
+//! Objects in the pool are valid and belong to it (contract of `push` and `give`); between threads they travel only
+//! through the release stack, whose Release and Acquire carry the ownership. Checked by the model `pool` of
+//! `loom-tests/`.
 #![allow(unsafe_code)]
 
 mod local;

@@ -8,8 +8,8 @@ use atomic::{AtomicBool, AtomicU64, Ordering};
 /// A Relaxed store to an atomic that other threads change by read-modify-writes.
 ///
 /// Here it is a read-modify-write too, whose result is ignored. No thread can tell the two apart by the values that it
-/// reads; but if one thread stores over a value that another's read-modify-write finds, loom doesn't see that the latter must
-/// have come first, and would show its result as the newer one: an execution that no machine has.
+/// reads; but if one thread stores over a value that another's read-modify-write finds, loom doesn't see that the
+/// latter must have come first, and would show its result as the newer one: an execution that no machine has.
 pub(crate) trait Overwrite<T> {
     fn overwrite(&self, value: T);
 }

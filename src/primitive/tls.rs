@@ -4,14 +4,15 @@
 //!
 //! A compiler may compute a thread-local's address once and keep it in a register or a stack slot across a stack
 //! switch. Code that is then resumed by another thread reads the first thread's variable. Safe code of this crate can't
-//! move a started coroutine, but a wrong address would be silent corruption, so no address is ever kept: each access is an
-//! `asm!` block that the compiler can neither foresee nor leave out. `clippy.toml` bans `thread_local!` everywhere else.
+//! move a started coroutine, but a wrong address would be silent corruption, so no address is ever kept: each access is
+//! an `asm!` block that the compiler can neither foresee nor leave out. `clippy.toml` bans `thread_local!` everywhere
+//! else.
 //!
 //! On x86-64 and aarch64 Linux the slot is defined in assembly and read by one load relative to the thread pointer
-//! (initial-exec model): two instructions, which a linker that makes a program turns into constants. In a shared library
-//! that is loaded at run time, the slot takes 8 bytes of the room that the C library reserves for this (glibc: 512 bytes and more,
-//! musl: as needed). Elsewhere, and where the crate's portable switch was asked for, it is std's thread-local behind a call
-//! that is never inlined.
+//! (initial-exec model): two instructions, which a linker that makes a program turns into constants. In a shared
+//! library that is loaded at run time, the slot takes 8 bytes of the room that the C library reserves for this (glibc:
+//! 512 bytes and more, musl: as needed). Elsewhere, and where the crate's portable switch was asked for, it is std's
+//! thread-local behind a call that is never inlined.
 //!
 //! The slot has neither a destructor nor a lazy initialiser, so it can be read at any time in a thread's life, also
 //! while other thread-locals are being destroyed.

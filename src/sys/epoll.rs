@@ -44,7 +44,8 @@ impl Epoll {
         super::check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &mut event) }).map(drop)
     }
 
-    /// Waits for events, at most `timeout` (`None`: without limit), and returns how many were stored at the start of `events`.
+    /// Waits for events, at most `timeout` (`None`: without limit), and returns how many were stored at the start of
+    /// `events`.
     ///
     /// A signal ends the wait early, with no events.
     pub(crate) fn wait(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
@@ -61,8 +62,8 @@ impl Epoll {
     fn wait_precise(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         let timeout = timeout.map(super::timespec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: `events` is valid for its length, the timeout is null or valid, and there is no signal mask. (By number:
-        // older C libraries lack the function.)
+        // SAFETY: `events` is valid for its length, the timeout is null or valid, and there is no signal mask. (By
+        // number: older C libraries lack the function.)
         let n = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,

@@ -21,7 +21,8 @@ impl EventFd {
     /// Makes it readable.
     pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the buffer is valid for its length. The only failure is EAGAIN at 2⁶⁴ - 2: it is readable then anyway.
+        // SAFETY: the buffer is valid for its length. The only failure is EAGAIN at 2⁶⁴ - 2: it is readable then
+        // anyway.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 

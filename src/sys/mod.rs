@@ -1,13 +1,14 @@
 //! The only place that talks to the kernel.
 //!
 //! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
-//! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel ([`ring`]), and a
-//! call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`.
+//! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel
+//! ([`ring`]), and a call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on
+//! `EINTR`, and returns `io::Result`.
 //!
 //! # Safety
 //!
-//! This folder uses no other module of the crate but `primitive`. Its functions are safe where the kernel checks all that
-//! matters; where they aren't, their contract says what the caller must know.
+//! This folder uses no other module of the crate but `primitive`. Its functions are safe where the kernel checks all
+//! that matters; where they aren't, their contract says what the caller must know.
 
 pub(crate) mod epoll;
 pub(crate) mod eventfd;

@@ -18,8 +18,8 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, events: i16, timeout: Option<Duration>) -
 /// A descriptor number, the events that are asked for, and those that were seen.
 pub(crate) type Entry = libc::pollfd;
 
-/// Waits until one of the descriptors shows an event that its entry asks for (or an error, a hang-up, or that it isn't open), or
-/// the timeout passes; `None` waits without limit. Returns how many show something.
+/// Waits until one of the descriptors shows an event that its entry asks for (or an error, a hang-up, or that it isn't
+/// open), or the timeout passes; `None` waits without limit. Returns how many show something.
 ///
 /// A signal ends the wait early, with no events.
 pub(crate) fn wait_many(entries: &mut [Entry], timeout: Option<Duration>) -> io::Result<usize> {

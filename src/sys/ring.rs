@@ -1,8 +1,9 @@
 //! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`.
 //!
-//! Entries are queued here and go to the kernel with the next [`enter`](Ring::enter), which also waits. Nothing is lost: an entry
-//! that finds the submission queue full waits in a list of our own, and a completion that finds its queue full waits in the
-//! kernel (`IORING_FEAT_NODROP`). Both features that are needed, that one and `IORING_FEAT_EXT_ARG`, are there since Linux 5.11.
+//! Entries are queued here and go to the kernel with the next [`enter`](Ring::enter), which also waits. Nothing is
+//! lost: an entry that finds the submission queue full waits in a list of our own, and a completion that finds its
+//! queue full waits in the kernel (`IORING_FEAT_NODROP`). Both features that are needed, that one and
+//! `IORING_FEAT_EXT_ARG`, are there since Linux 5.11.
 //!
 //! References: io_uring_setup(2), io_uring_enter(2).
 //!
@@ -75,8 +76,8 @@ impl Ring {
         Ok(Self { ring, backlog: VecDeque::new(), submits: 0, flags })
     }
 
-    /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a hang-up,
-    /// at once if it does so now.
+    /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a
+    /// hang-up, at once if it does so now.
     pub(crate) fn poll(&mut self, fd: RawFd, events: i16, token: u64) {
         let entry = opcode::PollAdd::new(Fd(fd), u32::from(events as u16)).build();
         self.push(entry.user_data(token));
@@ -87,7 +88,8 @@ impl Ring {
         self.push(opcode::PollRemove::new(poll).build().user_data(token));
     }
 
-    /// Queues the end of anything that was queued with the token `target`. If it was in time, that fails with `ECANCELED`.
+    /// Queues the end of anything that was queued with the token `target`. If it was in time, that fails with
+    /// `ECANCELED`.
     pub(crate) fn cancel(&mut self, target: u64, token: u64) {
         self.push(opcode::AsyncCancel::new(target).build().user_data(token));
     }
@@ -96,8 +98,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// `buffer` is valid for writes of `len` bytes, and used for nothing else, until the completion with this token has been
-    /// taken out, also if the ring is dropped before that.
+    /// `buffer` is valid for writes of `len` bytes, and used for nothing else, until the completion with this token has
+    /// been taken out, also if the ring is dropped before that.
     pub(crate) unsafe fn read(&mut self, fd: RawFd, buffer: *mut u8, len: u32, token: u64) {
         self.push(opcode::Read::new(Fd(fd), buffer, len).build().user_data(token));
     }
@@ -160,14 +162,15 @@ impl Ring {
         }
     }
 
-    /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this call.
+    /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this
+    /// call.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let nothing_to_submit = self.backlog.is_empty() && self.ring.submission().is_empty();
         nothing_to_submit && !self.has_more() && self.ring.completion().is_empty()
     }
 
-    /// Whether the kernel has completions that the next [`enter`](Self::enter) brings without waiting: their queue was full, or there
-    /// were more than it makes in one call.
+    /// Whether the kernel has completions that the next [`enter`](Self::enter) brings without waiting: their queue was
+    /// full, or there were more than it makes in one call.
     pub(crate) fn has_more(&mut self) -> bool {
         let submissions = self.ring.submission();
         submissions.cq_overflow() || submissions.taskrun()

@@ -1,8 +1,8 @@
 //! A call at the end of a thread's life, after its Rust thread-locals have been destroyed.
 //!
-//! A `thread_local!` with a destructor would be destroyed in an order that nobody controls, and refuse access afterwards,
-//! while the destructors of other thread-locals may still create and end coroutines. A POSIX key's destructor runs after
-//! all of those, and when a later key's destructor sets the value again, it runs again
+//! A `thread_local!` with a destructor would be destroyed in an order that nobody controls, and refuse access
+//! afterwards, while the destructors of other thread-locals may still create and end coroutines. A POSIX key's
+//! destructor runs after all of those, and when a later key's destructor sets the value again, it runs again
 //! (`PTHREAD_DESTRUCTOR_ITERATIONS` rounds).
 //!
 //! Reference: pthread_key_create(3).

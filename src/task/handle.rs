@@ -36,8 +36,8 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     ///
-    /// The panic payload, if the coroutine panicked; it is a [`Cancelled`](crate::coroutine::Cancelled) if it was cancelled or its context
-    /// ended first.
+    /// The panic payload, if the coroutine panicked; it is a [`Cancelled`](crate::coroutine::Cancelled) if it was
+    /// cancelled or its context ended first.
     ///
     /// # Panics
     ///
@@ -60,12 +60,14 @@ impl<T> JoinHandle<T> {
         self.outcome.take_or_wait(park::waker())
     }
 
-    /// Ends the coroutine at once: unwinds it where it is suspended, or drops it unrun. For its own thread, while it doesn't run.
+    /// Ends the coroutine at once: unwinds it where it is suspended, or drops it unrun. For its own thread, while it
+    /// doesn't run.
     pub(crate) fn end_now(&self) {
         self.target.end_now();
     }
 
-    /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is dropped.
+    /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is
+    /// dropped.
     ///
     /// Doesn't wait for it. See the [module on coroutines](crate::coroutine) for what a cancelled coroutine may do.
     pub fn cancel(&self) {

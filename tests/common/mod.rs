@@ -81,8 +81,8 @@ impl Exit {
 
 /// Runs `scenario(argument)` in a process of its own, and tells how that ended.
 ///
-/// The process is this test binary, told to run the calling test: so the caller does nothing before, and calls this from
-/// the test's own thread, for one scenario with as many arguments as it likes.
+/// The process is this test binary, told to run the calling test: so the caller does nothing before, and calls this
+/// from the test's own thread, for one scenario with as many arguments as it likes.
 pub(crate) fn child(argument: &str, scenario: impl FnOnce(&str)) -> Exit {
     child_with(argument, &[], scenario)
 }
@@ -211,7 +211,8 @@ pub(crate) fn coroutine(f: impl FnOnce() + 'static) -> Coroutine {
     Coroutine::new(f).expect("a stack")
 }
 
-/// A context; with the monitor that the variable `AIOCO_TEST_MONITOR` names, if it is set, so that any test can be run with each.
+/// A context; with the monitor that the variable `AIOCO_TEST_MONITOR` names, if it is set, so that any test can be run
+/// with each.
 pub(crate) fn context() -> AioContext {
     let mut builder = AioContext::builder();
     if let Ok(name) = env::var("AIOCO_TEST_MONITOR") {

@@ -9,8 +9,8 @@
 //!    has just woken, say) adds its request to the batch.
 //! 3. The submitter parks only if the queue is empty, or if the kernel has refused more for now while requests are in
 //!    flight. The reaper wakes it in the second case, as soon as one of those is done.
-//! 4. If the kernel refuses while nothing is in flight, no completion will come: the submitter tries again from a timer,
-//!    and after [`PATIENCE`] fails the requests in the queue with that refusal.
+//! 4. If the kernel refuses while nothing is in flight, no completion will come: the submitter tries again from a
+//!    timer, and after [`PATIENCE`] fails the requests in the queue with that refusal.
 //! 5. The reaper clears the eventfd *before* it looks for completions, and takes all there are: what it doesn't see
 //!    has yet to signal.
 //!

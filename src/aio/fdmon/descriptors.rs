@@ -1,4 +1,5 @@
-//! Who waits for which descriptor: what the monitors have in common that tell the kernel about descriptors, not about watches.
+//! Who waits for which descriptor: what the monitors have in common that tell the kernel about descriptors, not about
+//! watches.
 
 use std::mem;
 use std::os::fd::RawFd;

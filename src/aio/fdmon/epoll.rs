@@ -5,11 +5,11 @@
 //! waits it stays registered but disarmed, so that the next wait costs one `epoll_ctl`, and a descriptor that is closed
 //! meanwhile leaves by itself.
 //!
-//! **Reused numbers.** The kernel knows a registration by number *and* open file. When a number was closed and
-//! reused, arming it fails with `ENOENT`: then the old registration's waiters are woken (their descriptor is gone), and a
-//! new one is made. Each registration has a generation in its token, so that an event of an old file, which a duplicate may
-//! keep alive, reaches nobody. That is why a descriptor is armed anew for each waiter, also when it is armed already: only
-//! the kernel knows whether the number still stands for the same file.
+//! **Reused numbers.** The kernel knows a registration by number *and* open file. When a number was closed and reused,
+//! arming it fails with `ENOENT`: then the old registration's waiters are woken (their descriptor is gone), and a new
+//! one is made. Each registration has a generation in its token, so that an event of an old file, which a duplicate may
+//! keep alive, reaches nobody. That is why a descriptor is armed anew for each waiter, also when it is armed already:
+//! only the kernel knows whether the number still stands for the same file.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

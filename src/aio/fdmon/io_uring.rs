@@ -1,24 +1,24 @@
 //! The io_uring monitor.
 //!
-//! Each watch is a one-shot poll on the context's ring. It goes to the kernel with the next wait, and so does its end, so
-//! that a turn takes one system call however many coroutines wait anew. A watch's slot, which is in its token, isn't used again
-//! before the poll's own completion has come.
+//! Each watch is a one-shot poll on the context's ring. It goes to the kernel with the next wait, and so does its end,
+//! so that a turn takes one system call however many coroutines wait anew. A watch's slot, which is in its token, isn't
+//! used again before the poll's own completion has come.
 //!
-//! **The notifier** is read by the ring: a read of eight bytes is always under way, so that a signal ends the wait and is cleared by
-//! the same completion. A kernel that doesn't wait on behalf of a read from a non-blocking descriptor answers `EAGAIN`; then
-//! the notifier is polled for and read from like any other.
+//! **The notifier** is read by the ring: a read of eight bytes is always under way, so that a signal ends the wait and
+//! is cleared by the same completion. A kernel that doesn't wait on behalf of a read from a non-blocking descriptor
+//! answers `EAGAIN`; then the notifier is polled for and read from like any other.
 //!
 //! **Tokens.** The upper eight bits are a kind, for all who share the ring; the rest is the kind's own.
 //!
-//! **Files stay open.** The kernel holds a watched file until the watch has ended *there*. A watch that is withdrawn ends with
-//! the next enter: so that a socket that is closed after that is closed for its peer too, a turn that has withdrawn watches
-//! ends with [`flush`](IoUring::flush).
+//! **Files stay open.** The kernel holds a watched file until the watch has ended *there*. A watch that is withdrawn
+//! ends with the next enter: so that a socket that is closed after that is closed for its peer too, a turn that has
+//! withdrawn watches ends with [`flush`](IoUring::flush).
 //!
 //! # Safety
 //!
-//! The kernel writes to the buffer of the notifier's read until that completes. The buffer is counted; when the monitor is dropped
-//! it cancels the read and takes out its completion, and if that doesn't come, it leaks the buffer. (Closing the ring alone
-//! wouldn't do: the kernel ends what is under way some time later.)
+//! The kernel writes to the buffer of the notifier's read until that completes. The buffer is counted; when the monitor
+//! is dropped it cancels the read and takes out its completion, and if that doesn't come, it leaks the buffer. (Closing
+//! the ring alone wouldn't do: the kernel ends what is under way some time later.)
 #![allow(unsafe_code)]
 
 use std::io;

@@ -2,18 +2,19 @@
 //!
 //! # What a monitor promises
 //!
-//! [`watch`](Monitor::watch) is for one event. The watch fires once, when its direction of the descriptor is ready, was ready
-//! already, or shows an error or a hang-up, which concern both directions. Any number of watches may be on one descriptor. What
-//! is always ready (a regular file, a directory) fires at once or in the next wait. A watch that was withdrawn never fires, one
-//! that has fired can't be withdrawn any more; its number never names another one. A descriptor that nobody watches, whatever it
-//! shows, ends no wait.
+//! [`watch`](Monitor::watch) is for one event. The watch fires once, when its direction of the descriptor is ready, was
+//! ready already, or shows an error or a hang-up, which concern both directions. Any number of watches may be on one
+//! descriptor. What is always ready (a regular file, a directory) fires at once or in the next wait. A watch that was
+//! withdrawn never fires, one that has fired can't be withdrawn any more; its number never names another one. A
+//! descriptor that nobody watches, whatever it shows, ends no wait.
 //!
-//! A descriptor stays open for as long as it is watched, which callers keep by borrowing it. If it is closed all the same,
-//! nothing spins and nothing fails; its watches fire or stay, and can be withdrawn. A number that is reused is a new descriptor: what
-//! happens to the old file, which a duplicate may keep alive, isn't told to those who watch the new one.
+//! A descriptor stays open for as long as it is watched, which callers keep by borrowing it. If it is closed all the
+//! same, nothing spins and nothing fails; its watches fire or stay, and can be withdrawn. A number that is reused is a
+//! new descriptor: what happens to the old file, which a duplicate may keep alive, isn't told to those who watch the
+//! new one.
 //!
-//! [`wait`](Monitor::wait) keeps timeouts to the nanosecond, as far as the kernel does, and never returns early but for an event
-//! or a signal. The notifier is cleared by the monitor that saw it.
+//! [`wait`](Monitor::wait) keeps timeouts to the nanosecond, as far as the kernel does, and never returns early but for
+//! an event or a signal. The notifier is cleared by the monitor that saw it.
 //!
 //! # What differs
 //!
@@ -53,8 +54,8 @@ pub enum MonitorKind {
     Poll,
     /// epoll(7): a system call for each descriptor that a coroutine waits for.
     Epoll,
-    /// io_uring(7), since Linux 5.11: what a turn has for the kernel goes with its one system call. The kernel, a container or the
-    /// administrator may forbid it.
+    /// io_uring(7), since Linux 5.11: what a turn has for the kernel goes with its one system call. The kernel, a
+    /// container or the administrator may forbid it.
     IoUring,
 }
 
@@ -95,8 +96,8 @@ impl Monitor {
         Ok(Self { backend, calls: Calls::default() })
     }
 
-    /// Watches a descriptor, once. Returns the watch's number; a descriptor that is always ready may go to `fired` at once, and
-    /// so do the waiters of a descriptor that turns out to be gone.
+    /// Watches a descriptor, once. Returns the watch's number; a descriptor that is always ready may go to `fired` at
+    /// once, and so do the waiters of a descriptor that turns out to be gone.
     pub(in crate::aio) fn watch(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -125,8 +126,8 @@ impl Monitor {
         }
     }
 
-    /// Waits for events, at most `timeout` (`None`: without limit); moves the wakers of what is ready to `fired`. Returns
-    /// whether the notifier was signalled, and has cleared it. A signal ends the wait early, with no events.
+    /// Waits for events, at most `timeout` (`None`: without limit); moves the wakers of what is ready to `fired`.
+    /// Returns whether the notifier was signalled, and has cleared it. A signal ends the wait early, with no events.
     pub(in crate::aio) fn wait(&mut self, timeout: Option<Duration>, fired: &mut Vec<Waker>) -> io::Result<bool> {
         match &mut self.backend {
             Backend::Poll(poll) => poll.wait(timeout, fired, &mut self.calls),

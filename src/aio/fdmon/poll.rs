@@ -1,10 +1,11 @@
 //! The poll monitor.
 //!
-//! One array for ppoll(2) is kept from wait to wait: an entry for each descriptor that somebody waits for, none twice, so that it
-//! is never longer than the limit of open files that the kernel holds it against. An entry that goes is replaced by the last.
+//! One array for ppoll(2) is kept from wait to wait: an entry for each descriptor that somebody waits for, none twice,
+//! so that it is never longer than the limit of open files that the kernel holds it against. An entry that goes is
+//! replaced by the last.
 //!
-//! A number that was closed while somebody waits for it is reported (`POLLNVAL`), and wakes them. If it was reused, they wait
-//! for the new file, together with its own waiters.
+//! A number that was closed while somebody waits for it is reported (`POLLNVAL`), and wakes them. If it was reused,
+//! they wait for the new file, together with its own waiters.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

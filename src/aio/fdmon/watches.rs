@@ -1,8 +1,8 @@
 //! A slab of watches that have not fired.
 //!
-//! A watch's number is its slot's index and generation, so a number that is spent names nothing, whoever has the slot now;
-//! inserting, finding and removing take constant time. Numbers are smaller than 2⁵⁶: a back end has eight bits to itself where the
-//! kernel takes 64.
+//! A watch's number is its slot's index and generation, so a number that is spent names nothing, whoever has the slot
+//! now; inserting, finding and removing take constant time. Numbers are smaller than 2⁵⁶: a back end has eight bits to
+//! itself where the kernel takes 64.
 
 use std::task::Waker;
 

@@ -2,8 +2,9 @@
 //!
 //! # The exchange
 //!
-//! A fiber's control block begins with one word, `other`: the stack pointer of whichever side is not running. Both directions
-//! are then the same few instructions, inlined where they are used, with the block's address in the first argument register:
+//! A fiber's control block begins with one word, `other`: the stack pointer of whichever side is not running. Both
+//! directions are then the same few instructions, inlined where they are used, with the block's address in the first
+//! argument register:
 //!
 //! ```text
 //!   push the frame pointer, the base pointer and the address of label 2
@@ -27,59 +28,62 @@
 //!                                            └──────────────────────┘
 //! ```
 //!
-//! `start` differs in where it goes: not to a popped address, but to the entry function, with the stack pointer at the top of
-//! the fiber's stack and the address of [`bottom`](arch::bottom) as the return address, as if that had called it. `finish`
-//! differs in that it saves nothing.
+//! `start` differs in where it goes: not to a popped address, but to the entry function, with the stack pointer at the
+//! top of the fiber's stack and the address of [`bottom`](arch::bottom) as the return address, as if that had called
+//! it. `finish` differs in that it saves nothing.
 //!
-//! The block's address stays in its register on the way, and both sides take it from there when they go on: whoever comes
-//! back needn't wait for a register to be loaded from a stack whose address is itself being loaded.
+//! The block's address stays in its register on the way, and both sides take it from there when they go on: whoever
+//! comes back needn't wait for a register to be loaded from a stack whose address is itself being loaded.
 //!
 //! # Registers
 //!
-//! The exchange declares every register clobbered, callee-saved and vector registers included, so the compiler saves what is
-//! live, where it is live, and nothing else. The two registers that it keeps to itself, the frame pointer and the base
-//! pointer (rbp, rbx; x29, x19), are saved by hand. Live vector values survive, since they are spilled like any other.
+//! The exchange declares every register clobbered, callee-saved and vector registers included, so the compiler saves
+//! what is live, where it is live, and nothing else. The two registers that it keeps to itself, the frame pointer and
+//! the base pointer (rbp, rbx; x29, x19), are saved by hand. Live vector values survive, since they are spilled like
+//! any other.
 //!
 //! **The floating-point control words (MXCSR, x87 CW; FPCR) are not touched**: they belong to the thread, and all its
-//! coroutines share them, as functions do. Saving MXCSR would be a trap besides: its sticky exception flags differ after
-//! any inexact operation, and loading a different MXCSR costs tens of nanoseconds.
+//! coroutines share them, as functions do. Saving MXCSR would be a trap besides: its sticky exception flags differ
+//! after any inexact operation, and loading a different MXCSR costs tens of nanoseconds.
 //!
-//! The stack pointer is 16-byte aligned where the ABI wants it: a fiber's stack starts so, and the exchange leaves each side's
-//! as it found it. The red zone is safe, because an `asm!`
-//! block without `nostack` makes the compiler not use it.
+//! The stack pointer is 16-byte aligned where the ABI wants it: a fiber's stack starts so, and the exchange leaves each
+//! side's as it found it. The red zone is safe, because an `asm!` block without `nostack` makes the compiler not use
+//! it.
 //!
 //! # Why by jump
 //!
-//! A CPU predicts where a `ret` goes from a small stack of the calls it has seen. A switch that ends in `ret` to a place which
-//! no matching `call` led to costs a misprediction, and shifts the predictions of the returns that follow. An indirect jump is
-//! predicted from where it went before, and leaves the stack of calls alone. What is called inside of a coroutine then
-//! returns as predicted even if the coroutine was suspended in between, provided that the other side made no return
-//! of its own beyond what it called: this is why `enter`, and what it is made of, are inlined into their caller.
+//! A CPU predicts where a `ret` goes from a small stack of the calls it has seen. A switch that ends in `ret` to a
+//! place which no matching `call` led to costs a misprediction, and shifts the predictions of the returns that follow.
+//! An indirect jump is predicted from where it went before, and leaves the stack of calls alone. What is called inside
+//! of a coroutine then returns as predicted even if the coroutine was suspended in between, provided that the other
+//! side made no return of its own beyond what it called: this is why `enter`, and what it is made of, are inlined into
+//! their caller.
 //!
 //! # What it costs, and what is left
 //!
-//! `ci/instructions.sh` counts 101 instructions for the life of a coroutine (create, enter, end, drop) and 77 for a pair of
-//! switches (enter, yield) on x86-64, loops included. Of the pair, 22 are the two exchanges, the least that a switch by jump needs; 12
-//! read the thread's record three times, with a check that it exists; 10 ask whether the thread is unwinding, on both sides; the rest
-//! keeps the phase, the current coroutine and the two flags (to be unwound; something to look after) up to date. The reads
-//! are all independent of each other, so what bounds a pair is the chain of stack pointers through `other`: a store that the next
-//! load must wait for, twice.
+//! `ci/instructions.sh` counts 101 instructions for the life of a coroutine (create, enter, end, drop) and 77 for a
+//! pair of switches (enter, yield) on x86-64, loops included. Of the pair, 22 are the two exchanges, the least that a
+//! switch by jump needs; 12 read the thread's record three times, with a check that it exists; 10 ask whether the
+//! thread is unwinding, on both sides; the rest keeps the phase, the current coroutine and the two flags (to be
+//! unwound; something to look after) up to date. The reads are all independent of each other, so what bounds a pair is
+//! the chain of stack pointers through `other`: a store that the next load must wait for, twice.
 //!
 //! # Unwinding
 //!
-//! A panic never crosses the switch: the [root](root) catches it. A backtrace from inside a coroutine ends at `bottom`, whose
-//! unwind information says that there is no caller (`.cfi_undefined` of the return address); the chain of frame pointers ends
-//! there too, with a zero.
+//! A panic never crosses the switch: the [root](root) catches it. A backtrace from inside a coroutine ends at `bottom`,
+//! whose unwind information says that there is no caller (`.cfi_undefined` of the return address); the chain of frame
+//! pointers ends there too, with a zero.
 //!
 //! # Shadow stacks
 //!
 //! With a shadow stack (x86 CET), a `ret` after a switch would find another stack's return address on top and fault.
-//! The object file of `bottom` carries no property note that says it supports shadow stacks, and the linker marks a program
-//! as compatible only if all its objects do; so the loader leaves them off.
+//! The object file of `bottom` carries no property note that says it supports shadow stacks, and the linker marks a
+//! program as compatible only if all its objects do; so the loader leaves them off.
 //!
 //! # Safety
 //!
-//! A fiber belongs to the owner of its block. `resume` and `suspend` are called in turn, on the two sides of the switch.
+//! A fiber belongs to the owner of its block. `resume` and `suspend` are called in turn, on the two sides of the
+//! switch.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -22,9 +22,10 @@
 //!
 //! # What the pool keeps
 //!
-//! Bare stacks. The alternative, a loop parked at the top of each stack that takes one body after another, needs a call and a
-//! return more for each coroutine, and when coroutines nest deeper than the CPU's stack of return addresses, each such
-//! return is mispredicted; a stack that is started by a jump needs neither, and nothing has to be saved when a body ends.
+//! Bare stacks. The alternative, a loop parked at the top of each stack that takes one body after another, needs a call
+//! and a return more for each coroutine, and when coroutines nest deeper than the CPU's stack of return addresses, each
+//! such return is mispredicted; a stack that is started by a jump needs neither, and nothing has to be saved when a
+//! body ends.
 
 #[cfg(jump_switch)]
 mod jump;

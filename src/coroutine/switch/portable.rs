@@ -1,11 +1,13 @@
 //! The portable switch: corosensei, which knows how to switch stacks on every CPU that Rust runs on.
 //!
-//! This is the only file that names it. Its unwinding feature isn't needed: panics are caught by the [root](super::super::root),
-//! and a suspended body is unwound by raising a panic in it ([`super::super::unwind`]), never by corosensei.
+//! This is the only file that names it. Its unwinding feature isn't needed: panics are caught by the
+//! [root](super::super::root), and a suspended body is unwound by raising a panic in it ([`super::super::unwind`]),
+//! never by corosensei.
 //!
 //! # Safety
 //!
-//! A fiber belongs to the owner of its block. `resume` and `suspend` are called in turn, on the two sides of the switch.
+//! A fiber belongs to the owner of its block. `resume` and `suspend` are called in turn, on the two sides of the
+//! switch.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -120,8 +122,8 @@ impl Fiber {
     pub(in super::super) unsafe fn finish(_: &'static Block) {}
 }
 
-// SAFETY: start and limit bound memory that belongs to the stack, the page below the limit is a guard page, the start is
-// 16-byte aligned, and the size is at least `MIN_SIZE` less a page and the colour.
+// SAFETY: start and limit bound memory that belongs to the stack, the page below the limit is a guard page, the start
+// is 16-byte aligned, and the size is at least `MIN_SIZE` less a page and the colour.
 unsafe impl RawStack for Stack {
     #[inline(always)]
     fn base(&self) -> StackPointer {

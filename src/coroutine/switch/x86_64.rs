@@ -5,8 +5,8 @@ use std::arch::{asm, naked_asm};
 
 use super::super::super::block::{Action, Block, Entry};
 
-/// Exchanges the stack pointer with the block's `other`, and goes on where the other side left off. Returns, with the block's
-/// address, when that side does the same.
+/// Exchanges the stack pointer with the block's `other`, and goes on where the other side left off. Returns, with the
+/// block's address, when that side does the same.
 ///
 /// # Safety
 ///
@@ -14,8 +14,8 @@ use super::super::super::block::{Action, Block, Entry};
 #[inline(always)]
 pub(super) unsafe fn exchange(block: *const Block) -> *const Block {
     let back;
-    // SAFETY: the contract; all registers but rbx, rbp and rsp are declared clobbered, and those come back as they were,
-    // because whoever goes on here does so by the same instructions, or by those of `leave`.
+    // SAFETY: the contract; all registers but rbx, rbp and rsp are declared clobbered, and those come back as they
+    // were, because whoever goes on here does so by the same instructions, or by those of `leave`.
     unsafe {
         asm!(
             "push rbp",
@@ -38,8 +38,8 @@ pub(super) unsafe fn exchange(block: *const Block) -> *const Block {
     back
 }
 
-/// Leaves the stack pointer in the block's `other`, and calls `entry` at the top of the fiber's stack. Returns, with the
-/// block's address, when that side leaves or exchanges.
+/// Leaves the stack pointer in the block's `other`, and calls `entry` at the top of the fiber's stack. Returns, with
+/// the block's address, when that side leaves or exchanges.
 ///
 /// # Safety
 ///
