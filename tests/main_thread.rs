@@ -44,13 +44,22 @@ fn main() {
         let (_, run, _) = TESTS.iter().find(|(test, _, _)| *test == name).expect("a known test");
         return run();
     }
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let exact = arguments.iter().any(|argument| argument == "--exact");
-    let list = arguments.iter().any(|argument| argument == "--list");
-    let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let (mut filters, mut skipped, mut exact, mut list) = (Vec::new(), Vec::new(), false, false);
+    let mut arguments = env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(arguments.next()),
+            "--exact" => exact = true,
+            "--list" => list = true,
+            // What else libtest knows makes no difference here.
+            flag if flag.starts_with('-') => {}
+            _ => filters.push(argument),
+        }
+    }
+    let named_by = |filter: &String, name: &str| if exact { name == filter } else { name.contains(filter.as_str()) };
     let selected = |name: &str| {
-        let matches = |filter: &&String| if exact { name == filter.as_str() } else { name.contains(filter.as_str()) };
-        filters.is_empty() || filters.iter().any(matches)
+        (filters.is_empty() || filters.iter().any(|filter| named_by(filter, name)))
+            && !skipped.iter().any(|skip| named_by(skip, name))
     };
     let mut failures = 0;
     for (name, _, check) in TESTS.iter().filter(|(name, _, _)| selected(name)) {
