@@ -72,7 +72,7 @@ pub(crate) unsafe fn spawn_scoped<T>(
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: passed on.
     unsafe {
-        spawn_unchecked(home, Builder::new(), location, true, f, |_| {
+        spawn_unchecked(home, Builder::new(), location, true, f, move |_| {
             eprintln!("a coroutine with borrows, spawned at {location}, refuses to be unwound");
             process::abort();
         })
@@ -89,7 +89,7 @@ unsafe fn spawn_unchecked<T>(
     location: &'static Location<'static>,
     here: bool,
     f: impl FnOnce() -> T,
-    on_abandon: impl Fn(&Completion<T>),
+    on_abandon: impl Fn(&Completion<T>) + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let outcome = Arc::new(Outcome::new());
     let completion = Completion::new(outcome.clone());
