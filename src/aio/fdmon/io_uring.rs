@@ -133,7 +133,11 @@ impl IoUring {
             while self.ring.has_more() {
                 calls.waits += 1;
                 self.ring.enter(0, Some(Duration::ZERO))?;
-                seen = seen.max(self.collect(fired, calls));
+                match self.collect(fired, calls) {
+                    // The kernel may raise its flag for work that it has done meanwhile, and lowers it with the next.
+                    Seen::Nothing => break,
+                    more => seen = seen.max(more),
+                }
             }
             left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             // The ends of withdrawn watches are no reason to return.
