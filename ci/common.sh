@@ -12,13 +12,20 @@ skip() {
     printf 'SKIPPED: %s\n' "$1"
 }
 
+# Runs a command as root.
+as_root() {
+    if [[ $EUID -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Installs Debian packages: install PACKAGE...
+install_packages() {
+    as_root apt-get update -qq &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
+}
+
 # Installs Debian packages if a command is missing: packages COMMAND PACKAGE...
 packages() {
-    command -v "$1" >/dev/null && return
-    local sudo=()
-    [[ $EUID -eq 0 ]] || sudo=(sudo -n)
-    "${sudo[@]}" apt-get update -qq &&
-        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${@:2}" >/dev/null
+    command -v "$1" >/dev/null || install_packages "${@:2}"
 }
 
 # Runs the unit and integration tests, with the given options of cargo.

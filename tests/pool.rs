@@ -65,7 +65,8 @@ fn the_figures_add_up_in_a_quiet_process() {
         let unstarted: Vec<_> = (0..20).map(|_| coroutine(|| ())).collect();
         let stats = pool::stats();
         assert_eq!((stats.created, stats.hits, stats.live, stats.idle), (120, 0, 120, 0));
-        assert!(stats.mappings > 0 && stats.unmappings == 0);
+        // One page is mapped to try a guard on it, and unmapped.
+        assert!(stats.mappings > 1 && stats.unmappings <= 1);
         drop(unstarted);
         finish(all);
         let stats = pool::stats();

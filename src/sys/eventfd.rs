@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// A non-blocking eventfd.
 #[derive(Debug)]
@@ -24,6 +25,13 @@ impl EventFd {
         // SAFETY: the buffer is valid for its length. The only failure is EAGAIN at 2⁶⁴ - 2: it is readable then
         // anyway.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Whether an attempt to signal it with eight bytes from there fails because the address can't be read.
+    pub(crate) fn cannot_read_from(&self, address: NonNull<u8>) -> bool {
+        // SAFETY: the kernel checks the address; it only reads from there.
+        let written = unsafe { libc::write(self.0.as_raw_fd(), address.as_ptr().cast(), 8) };
+        written == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
     }
 
     /// Makes it unreadable.

@@ -91,12 +91,9 @@ impl Mapping {
     pub(crate) fn guard(base: NonNull<u8>, len: usize) -> io::Result<Guard> {
         #[cfg(test)]
         fault::check(fault::Call::Guard)?;
-        if !cfg!(aioco_force_mprotect) {
-            // SAFETY: the caller's range is part of a mapping of its own; the kernel drops its contents and marks it.
-            if unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_GUARD_INSTALL) } == 0 {
-                return Ok(Guard::Marker);
-            }
-            // Older kernels don't know the advice; locked memory can't have it.
+        // Locked memory can't have markers.
+        if markers_work() && mark(base, len) {
+            return Ok(Guard::Marker);
         }
         // SAFETY: as above.
         let result = unsafe { libc::mprotect(base.as_ptr().cast(), len, libc::PROT_NONE) };
@@ -121,6 +118,28 @@ impl Drop for Mapping {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         UNMAPPED.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Marks the range, which is part of a mapping of the caller's own; its contents are dropped. Returns whether the kernel says
+/// that it did.
+fn mark(base: NonNull<u8>, len: usize) -> bool {
+    // SAFETY: the range is the caller's to lose.
+    unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_GUARD_INSTALL) == 0 }
+}
+
+/// Whether this system has guard markers. Older kernels don't know the advice; and what emulates a kernel may accept any advice
+/// and ignore it, so whether a marked page faults is tried once.
+fn markers_work() -> bool {
+    static WORK: OnceLock<bool> = OnceLock::new();
+    let probe = || -> io::Result<bool> {
+        let page = Mapping::reserve(page_size())?;
+        if !mark(page.base, page.len) {
+            return Ok(false);
+        }
+        // The kernel reads the page for us, and doesn't die of it.
+        Ok(super::eventfd::EventFd::new()?.cannot_read_from(page.base))
+    };
+    !cfg!(aioco_force_mprotect) && *WORK.get_or_init(|| probe().unwrap_or(false))
 }
 
 /// Adds the likely cause to an ENOMEM: a process may have only `vm.max_map_count` mappings.

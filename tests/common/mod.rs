@@ -110,7 +110,16 @@ pub(crate) fn act_as_child(scenario: impl FnOnce()) -> ! {
 
 /// Starts this binary as a child, and waits for it.
 pub(crate) fn start(argument: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Exit {
-    let mut command = Command::new(env::current_exe().expect("the test's own path"));
+    let program = env::current_exe().expect("the test's own path");
+    // Under an emulator a child needs it as well.
+    let mut command = match env::var_os("AIOCO_TEST_RUNNER") {
+        Some(runner) => {
+            let mut command = Command::new(runner);
+            command.arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
     command.args(arguments).env("RUST_BACKTRACE", "0").env(CHILD, argument).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("starting a child");
