@@ -1,5 +1,7 @@
 //! The example program `img_bench` from outside: what it refuses, and that its runs are sound.
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::{Write, stderr};
 use std::os::unix::fs::FileExt;
@@ -19,7 +21,7 @@ fn program() -> PathBuf {
 }
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(program());
+    let mut command = common::command(&program());
     command.args(args).stdin(Stdio::null());
     command
 }

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,16 +111,7 @@ pub(crate) fn act_as_child(scenario: impl FnOnce()) -> ! {
 
 /// Starts this binary as a child, and waits for it.
 pub(crate) fn start(argument: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Exit {
-    let program = env::current_exe().expect("the test's own path");
-    // Under an emulator a child needs it as well.
-    let mut command = match env::var_os("AIOCO_TEST_RUNNER") {
-        Some(runner) => {
-            let mut command = Command::new(runner);
-            command.arg(program);
-            command
-        }
-        None => Command::new(program),
-    };
+    let mut command = command(&env::current_exe().expect("the test's own path"));
     command.args(arguments).env("RUST_BACKTRACE", "0").env(CHILD, argument).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("starting a child");
@@ -128,6 +120,18 @@ pub(crate) fn start(argument: &str, variables: &[(&str, &str)], arguments: &[&st
     let status = wait(&mut child, argument);
     let output = stdout.join().expect("reading a pipe") + &stderr.join().expect("reading a pipe");
     Exit { status, output }
+}
+
+/// How to start a program that was built for the tests: by itself, or by the emulator that runs the tests.
+pub(crate) fn command(program: &Path) -> Command {
+    match env::var_os("AIOCO_TEST_RUNNER") {
+        None => Command::new(program),
+        Some(runner) => {
+            let mut command = Command::new(runner);
+            command.arg(program);
+            command
+        }
+    }
 }
 
 fn wait(child: &mut Child, argument: &str) -> ExitStatus {
@@ -164,13 +168,26 @@ pub(crate) fn dirty_stack(kilobytes: usize) {
     #[inline(never)]
     fn down_to(end: usize) {
         let rubbish = black_box([0xAAu8; 512]);
-        if (&raw const rubbish).addr() > end {
+        if stack_pointer() > end {
             down_to(end);
         }
         black_box(rubbish);
     }
-    let here = 0u8;
-    down_to((&raw const here).addr() - kilobytes * 1024);
+    down_to(stack_pointer() - kilobytes * 1024);
+}
+
+/// Where the caller's frame ends. (Not the address of a local: AddressSanitizer keeps some locals elsewhere.)
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let address;
+    // SAFETY: reads a register.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!("mov {}, rsp", out(reg) address, options(nomem, nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!("mov {}, sp", out(reg) address, options(nomem, nostack, preserves_flags));
+    }
+    address
 }
 
 /// The number of memory mappings of this process.
