@@ -12,25 +12,20 @@ skip() {
     printf 'SKIPPED: %s\n' "$1"
 }
 
-# Runs a command as root.
-as_root() {
-    if [[ $EUID -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
-}
-
-# Installs Debian packages: install PACKAGE...
-install_packages() {
-    as_root apt-get update -qq &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
-}
-
-# Installs Debian packages if a command is missing: packages COMMAND PACKAGE...
+# Installs Debian packages, which may fail: packages PACKAGE...
 packages() {
-    command -v "$1" >/dev/null || install_packages "${@:2}"
+    local sudo=()
+    [[ $EUID -eq 0 ]] || sudo=(sudo -n)
+    "${sudo[@]}" apt-get update -qq &&
+        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
 }
 
-# Runs the unit and integration tests, with the given options of cargo.
+# Runs the unit and integration tests, but for those in the array `without`, with the given options of cargo.
+without=()
 unit_and_integration_tests() {
+    local test skips=()
+    for test in "${without[@]}"; do skips+=(--skip "$test"); done
     # Some tests run an example, which cargo builds only if it isn't told what to test.
-    cargo ${toolchain:-} build --examples "$@"
-    cargo ${toolchain:-} test --lib --tests --examples "$@"
+    cargo build --examples "$@"
+    cargo test --lib --tests "$@" -- "${skips[@]}"
 }
