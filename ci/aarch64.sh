@@ -9,7 +9,7 @@ arm64_packages() {
     [[ -d /usr/lib/rustlib/aarch64-unknown-linux-gnu ]] && command -v aarch64-linux-gnu-gcc qemu-aarch64-static >/dev/null &&
         return
     as_root dpkg --add-architecture arm64 &&
-        install_packages rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+        packages rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 }
 
 if ! arm64_packages; then

@@ -12,12 +12,15 @@ skip() {
     printf 'SKIPPED: %s\n' "$1"
 }
 
+# Runs a command as root, which may fail.
+as_root() {
+    if [[ $EUID -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
+}
+
 # Installs Debian packages, which may fail: packages PACKAGE...
 packages() {
-    local sudo=()
-    [[ $EUID -eq 0 ]] || sudo=(sudo -n)
-    "${sudo[@]}" apt-get update -qq &&
-        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
+    as_root apt-get update -qq &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
 }
 
 # Runs the unit and integration tests, but for those in the array `without`, with the given options of cargo.
