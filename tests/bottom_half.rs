@@ -173,6 +173,18 @@ fn a_panic_comes_out_of_the_turn_and_the_others_keep_theirs() {
 }
 
 #[test]
+fn a_panic_loses_no_wake_of_the_same_turn() {
+    let context = AioContext::new().unwrap();
+    let sleeper = context.spawn(|| aioco::aio::sleep(Duration::from_millis(1))).unwrap();
+    context.poll(false);
+    thread::sleep(Duration::from_millis(2));
+    context.schedule_once(|| panic!("in a bottom half"));
+    assert!(catch_unwind(AssertUnwindSafe(|| context.poll(true))).is_err());
+    context.poll(false);
+    assert!(sleeper.is_finished());
+}
+
+#[test]
 fn other_threads_schedule_it_and_wake_a_sleeping_loop() {
     let context = AioContext::new().unwrap();
     let seen = Arc::new(AtomicUsize::new(0));

@@ -19,11 +19,10 @@ impl Shared {
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
         let _home = self.enter();
         let fired = self.wait(blocking);
-        let mut progress = self.run_bottom_halves();
-        progress |= !fired.is_empty();
-        for waker in fired {
-            waker.wake();
-        }
+        let mut progress = !fired.is_empty();
+        // Woken first, to run after the bottom halves: one of those may panic.
+        fired.into_iter().for_each(Waker::wake);
+        progress |= self.run_bottom_halves();
         let mut pushed = self.pushed.take_all();
         let ready = self.with_local(|local| {
             local.ready.append(&mut pushed);
@@ -53,14 +52,14 @@ impl Shared {
     /// Waits for descriptors, deadlines and other threads, if there is nothing to run; returns the wakers that are due.
     fn wait(&self, blocking: bool) -> Vec<Waker> {
         let mut fired = Vec::new();
-        let notified = self.with_local(|local| {
+        let waited = self.with_local(|local| {
             local.bottom_halves.refill(&self.scheduled);
             let bottom_halves = local.bottom_halves.urgency();
             let busy = !local.ready.is_empty() || !self.pushed.is_empty() || bottom_halves == Urgency::Now;
             if busy && local.busy_turns < MAX_BUSY_TURNS {
                 local.busy_turns += 1;
                 local.timers.expire(&mut fired);
-                return Ok(false);
+                return Ok(());
             }
             local.busy_turns = 0;
             let mut timeout = if blocking && !busy { local.timers.timeout() } else { Some(Duration::ZERO) };
@@ -72,16 +71,15 @@ impl Shared {
             if sleeps && !self.notify.announce_sleep(work) {
                 timeout = Some(Duration::ZERO);
             }
-            let notified = local.monitor.wait(timeout, &mut fired);
+            let waited = local.monitor.wait(timeout, &mut fired);
             if sleeps {
                 self.notify.awake();
             }
             local.timers.expire(&mut fired);
-            notified
+            waited.map(drop)
         });
-        match notified.expect("a context that has ended was polled") {
-            Ok(_) => {}
-            Err(error) => panic!("{} failed: {error}", self.choice.kind()),
+        if let Err(error) = waited.expect("a context that has ended was polled") {
+            panic!("{} failed: {error}", self.choice.kind());
         }
         fired
     }
