@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests everything. Run it before a commit; from a clean clone it takes about 10 minutes on two cores.
+# Tests everything. Run it before a commit; from a clean clone it takes some 13 minutes on two cores.
 #
 #   ci/test.sh           what has to pass
 #   ci/test.sh --soak    and the slow tests as well
