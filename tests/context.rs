@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier, Mutex};
 use std::task::Waker;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use aioco::coroutine::{self, Builder, Cancelled, Interest, enter_home, pool, unwind_all};
 use aioco::{AioContext, Coroutine, JoinHandle, Remote, fd, in_coroutine, park, task, yield_now};
 use common::{
-    Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, eventually, message_of, scaled,
-    settle, sockets, spawn, within,
+    Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, eventually, message_of, rounds,
+    scaled, settle, sockets, spawn, within,
 };
 
 /// A context that turns on a thread of its own until it is told to stop.
@@ -243,21 +243,18 @@ fn join_works_from_a_coroutine_from_the_loops_thread_and_from_a_plain_thread() {
 fn coroutines_of_two_loops_join_each_other_many_times() {
     within(LIMIT, || {
         let (a, b) = (LoopThread::start(), LoopThread::start());
-        let rounds = scaled(20_000);
         let both: Vec<_> = [(&a, &b), (&b, &a)]
             .into_iter()
             .map(|(here, there)| {
                 let there = there.remote.clone();
                 here.spawn(move || {
-                    (0..rounds)
-                        .filter(|&n| there.spawn(move || n).expect("a stack").join().expect("no panic") == n)
-                        .count()
+                    for round in rounds(scaled(20_000)) {
+                        assert_eq!(there.spawn(move || round).expect("a stack").join().expect("no panic"), round);
+                    }
                 })
             })
             .collect();
-        for handle in both {
-            assert_eq!(handle.join().expect("no panic"), rounds);
-        }
+        both.into_iter().for_each(|handle| handle.join().expect("no panic"));
     });
 }
 
@@ -365,7 +362,7 @@ fn cancel_unwinds_a_coroutine_in_whatever_state_and_drops_what_it_owns() {
 fn cancel_from_another_thread_reaches_a_sleeping_loop() {
     within(LIMIT, || {
         let home = LoopThread::start();
-        for round in 0..scaled(4000) {
+        for round in rounds(scaled(4000)) {
             let flag = Count::default();
             let guard = flag.guard();
             let handle = home.spawn(move || {
@@ -769,7 +766,7 @@ fn a_remote_of_a_context_that_has_ended_gives_an_error_and_drops_the_closure() {
 #[test]
 fn remote_spawns_and_wakes_that_race_with_the_end_run_or_are_cancelled_and_none_is_lost() {
     within(LIMIT, || {
-        for round in 0..scaled(2000) {
+        for round in rounds(scaled(2000)) {
             let (give, take) = mpsc::channel();
             let start = Arc::new(Barrier::new(3));
             let home_start = start.clone();
@@ -864,12 +861,11 @@ fn contexts_leave_no_descriptors_behind_and_a_limit_of_descriptors_is_an_error_t
 fn a_sleeping_loop_is_woken_by_wakes_and_spawns_of_other_threads() {
     within(LIMIT, || {
         let home = LoopThread::start();
-        let rounds = scaled(20_000);
         let threads: Vec<_> = (0..3usize)
             .map(|me| {
                 let remote = home.remote.clone();
                 thread::spawn(move || {
-                    for round in 0..rounds {
+                    for round in rounds(scaled(20_000)) {
                         // Now and then the loop gets the time to fall asleep.
                         if (round + me) % 16 == 0 {
                             thread::sleep(Duration::from_micros(20));
@@ -890,21 +886,24 @@ fn a_sleeping_loop_is_woken_by_wakes_and_spawns_of_other_threads() {
 fn a_loop_that_sleeps_between_wakes_misses_none() {
     within(LIMIT, || {
         let home = LoopThread::start();
-        let rounds = scaled(200_000) as u32;
+        const OVER: usize = usize::MAX;
         let (give, take) = mpsc::channel();
-        let turn = Arc::new(AtomicU32::new(0));
+        let turn = Arc::new(AtomicUsize::new(0));
         let their_turn = turn.clone();
         let waiting = home.spawn(move || {
             give.send(park::waker()).expect("the test waits");
-            for round in 1..=rounds {
-                while their_turn.load(Ordering::Acquire) != 2 * round - 1 {
+            for round in 1.. {
+                while their_turn.load(Ordering::Acquire) < 2 * round - 1 {
                     park::park();
+                }
+                if their_turn.load(Ordering::Acquire) == OVER {
+                    return;
                 }
                 their_turn.store(2 * round, Ordering::Release);
             }
         });
         let waker: Waker = take.recv().expect("it has started");
-        for round in 1..=rounds {
+        for round in rounds(scaled(200_000)) {
             // The wake meets the loop before, while, and after it goes to sleep.
             (0..round * 7 % 1000).for_each(|_| std::hint::spin_loop());
             turn.store(2 * round - 1, Ordering::Release);
@@ -913,6 +912,8 @@ fn a_loop_that_sleeps_between_wakes_misses_none() {
                 thread::yield_now();
             }
         }
+        turn.store(OVER, Ordering::Release);
+        waker.wake();
         waiting.join().expect("no panic");
     });
 }

@@ -20,8 +20,8 @@ use aioco::coroutine::{
 };
 use aioco::{JoinHandle, fd, in_coroutine, park, task, yield_now};
 use common::{
-    Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, message_of, scaled, sockets,
-    within,
+    Count, LIMIT, OnDrop, assert_cancelled, assert_order, child, context, coroutine, message_of, rounds, scaled,
+    sockets, within,
 };
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
@@ -245,12 +245,12 @@ fn plain_threads_and_coroutines_of_other_loops_spawn_there_and_join() {
         });
         let home = take.recv().expect("the thread has started");
         let mut ran_on = Vec::new();
-        for _ in 0..scaled(4000) {
+        for _ in rounds(scaled(4000)) {
             ran_on.push(spawn_on(&home, || thread::current().id()).join().expect("no panic"));
         }
         let context = context();
         context.block_on(|| {
-            for _ in 0..scaled(4000) {
+            for _ in rounds(scaled(4000)) {
                 ran_on.push(spawn_on(&home, || thread::current().id()).join().expect("no panic"));
             }
         });
@@ -313,7 +313,6 @@ fn descriptors_and_deadlines_are_waited_for_through_the_hooks() {
 fn wakes_from_other_threads_reach_the_loop_and_none_is_lost() {
     within(LIMIT, || {
         let mini = Loop::new();
-        let rounds = scaled(20_000);
         let all: Vec<_> = (0..3)
             .map(|_| {
                 let (give, take) = mpsc::channel::<(Arc<AtomicUsize>, usize, Waker)>();
@@ -325,7 +324,7 @@ fn wakes_from_other_threads_reach_the_loop_and_none_is_lost() {
                 });
                 let handle = mini.spawn(move || {
                     let done = Arc::new(AtomicUsize::new(0));
-                    for number in 1..=rounds {
+                    for number in rounds(scaled(20_000)) {
                         give.send((done.clone(), number, park::waker())).expect("the worker is there");
                         while done.load(Ordering::Acquire) != number {
                             park::park();

@@ -4,7 +4,7 @@ mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier, Mutex};
 use std::task::Waker;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use aioco::coroutine::{Builder, Cancelled, enter_home};
 use aioco::{Coroutine, park, yield_now};
-use common::{Count, LIMIT, context, coroutine, eventually, within};
+use common::{Count, LIMIT, context, coroutine, eventually, rounds, scaled, within};
 
 /// A coroutine that counts how often it returns from a park, for ever.
 fn counting(count: &Count) -> Coroutine {
@@ -73,8 +73,7 @@ fn a_wake_before_the_start_and_one_before_a_yield_are_remembered() {
 #[test]
 fn a_wake_by_another_thread_between_submission_and_park_is_remembered() {
     within(LIMIT, || {
-        const ROUNDS: u32 = 100_000;
-        let (submit, submissions) = mpsc::channel::<(Arc<AtomicU32>, u32, Waker)>();
+        let (submit, submissions) = mpsc::channel::<(Arc<AtomicUsize>, usize, Waker)>();
         let worker = thread::spawn(move || {
             for (completed, number, waker) in submissions {
                 completed.store(number, Ordering::Release);
@@ -83,8 +82,8 @@ fn a_wake_by_another_thread_between_submission_and_park_is_remembered() {
         });
         let context = context();
         context.block_on(|| {
-            let completed = Arc::new(AtomicU32::new(0));
-            for number in 1..=ROUNDS {
+            let completed = Arc::new(AtomicUsize::new(0));
+            for number in rounds(100_000) {
                 submit.send((completed.clone(), number, park::waker())).expect("the worker is there");
                 while completed.load(Ordering::Acquire) != number {
                     park::park();
@@ -103,7 +102,7 @@ fn wakes_from_ten_threads_coalesce_into_one_resume() {
         let _home = enter_home(context.home());
         let count = Count::default();
         let co = counting(&count);
-        for round in 1..=200 {
+        for round in rounds(200).map(|round| round as u32) {
             let waker = co.waker();
             thread::scope(|scope| {
                 for _ in 0..10 {
@@ -144,8 +143,9 @@ fn kicks_around_a_deadline_resume_once_each_and_never_after_the_end() {
             .collect();
         let running = Arc::new(AtomicBool::new(false));
         let resumes = Arc::new(AtomicUsize::new(0));
-        let rounds = common::scaled(8000);
-        for round in 0..rounds {
+        let mut want = 0;
+        for round in rounds(scaled(8000)) {
+            want += round % 3 + 1;
             let (current, running, resumes) = (current.clone(), running.clone(), resumes.clone());
             let handle = context.spawn(move || {
                 *current.lock().expect("not poisoned") = Some(park::waker());
@@ -160,7 +160,6 @@ fn kicks_around_a_deadline_resume_once_each_and_never_after_the_end() {
         }
         stop.store(true, Ordering::Relaxed);
         kickers.into_iter().for_each(|kicker| kicker.join().expect("no panic"));
-        let want: usize = (0..rounds).map(|round| round % 3 + 1).sum();
         assert_eq!(resumes.load(Ordering::Relaxed), want);
         assert!(kicks.load(Ordering::Relaxed) > 0);
     });
@@ -477,7 +476,6 @@ fn a_coroutine_that_wakes_itself_and_ends_leaves_no_entry_that_runs() {
 fn wakes_from_many_threads_against_finish_and_reuse_lose_nothing_and_confuse_nobody() {
     within(LIMIT, || {
         const SLOTS: usize = 32;
-        let rounds = common::scaled(100_000);
         let wakers: Arc<Vec<Mutex<Option<Waker>>>> = Arc::new((0..SLOTS).map(|_| Mutex::new(None)).collect());
         let stop = Arc::new(AtomicBool::new(false));
         let hammers: Vec<_> = (0..3)
@@ -499,8 +497,9 @@ fn wakes_from_many_threads_against_finish_and_reuse_lose_nothing_and_confuse_nob
             .collect();
         let context = context();
         let ended = Arc::new(AtomicUsize::new(0));
-        for round in 0..rounds {
-            let (wakers, ended) = (wakers.clone(), ended.clone());
+        let mut spawned = 0;
+        for round in rounds(scaled(100_000)) {
+            let (wakers, ends) = (wakers.clone(), ended.clone());
             let handle = context.spawn(move || {
                 *wakers[round % SLOTS].lock().expect("not poisoned") = Some(park::waker());
                 match round % 4 {
@@ -511,14 +510,16 @@ fn wakes_from_many_threads_against_finish_and_reuse_lose_nothing_and_confuse_nob
                     2 => park::park(),
                     _ => (0..3).for_each(|_| park::park()),
                 }
-                assert_eq!(ended.fetch_add(1, Ordering::Relaxed), round);
+                ends.fetch_add(1, Ordering::Relaxed);
             });
             handle.expect("a stack").join().expect("no panic");
+            spawned += 1;
+            assert_eq!(ended.load(Ordering::Relaxed), spawned);
         }
         stop.store(true, Ordering::Relaxed);
         hammers.into_iter().for_each(|hammer| hammer.join().expect("no panic"));
         while context.poll(false) {}
-        assert_eq!(ended.load(Ordering::Relaxed), rounds);
+        assert_eq!(ended.load(Ordering::Relaxed), spawned);
     });
 }
 
@@ -530,7 +531,7 @@ fn coroutines_driven_by_hand_and_woken_by_another_thread_at_once_run_once_per_pa
         let (give, take) = mpsc::channel::<Waker>();
         let waking = thread::spawn(move || take.into_iter().for_each(Waker::wake));
         let resumes = Count::default();
-        for round in 0..common::scaled(100_000) {
+        for round in rounds(scaled(100_000)) {
             let inside = resumes.clone();
             let before = resumes.get();
             let co = coroutine(move || {
@@ -570,7 +571,7 @@ fn a_coroutine_that_gets_its_home_while_another_thread_wakes_it_misses_no_later_
         let context = context();
         let (give, take) = mpsc::channel::<Waker>();
         let waking = thread::spawn(move || take.into_iter().for_each(Waker::wake));
-        for round in 0..common::scaled(100_000) {
+        for round in rounds(scaled(100_000)) {
             let stage = Count::default();
             let inside = stage.clone();
             let co = coroutine(move || {
@@ -628,32 +629,37 @@ fn threads_park_and_are_woken_like_coroutines() {
 fn a_coroutine_and_a_plain_thread_wake_each_other_many_times() {
     within(LIMIT, || {
         let context = context();
-        let turn = Arc::new(AtomicU32::new(0));
-        let rounds = common::scaled(40_000) as u32;
+        const OVER: usize = usize::MAX;
+        let turn = Arc::new(AtomicUsize::new(0));
         let thread_turn = turn.clone();
         let (give, take) = mpsc::channel::<Waker>();
         let (give_back, take_back) = mpsc::channel::<Waker>();
         let plain = thread::spawn(move || {
             give_back.send(park::waker()).expect("the coroutine waits");
             let coroutine = take.recv().expect("the coroutine is there");
-            for round in 0..rounds {
-                while thread_turn.load(Ordering::Acquire) != 2 * round + 1 {
+            for round in 1.. {
+                while thread_turn.load(Ordering::Acquire) < 2 * round - 1 {
                     park::park();
                 }
-                thread_turn.store(2 * round + 2, Ordering::Release);
+                if thread_turn.load(Ordering::Acquire) == OVER {
+                    return;
+                }
+                thread_turn.store(2 * round, Ordering::Release);
                 coroutine.wake_by_ref();
             }
         });
         context.block_on(|| {
             let other = take_back.recv().expect("the thread is there");
             give.send(park::waker()).expect("the thread waits");
-            for round in 0..rounds {
-                turn.store(2 * round + 1, Ordering::Release);
+            for round in rounds(scaled(40_000)) {
+                turn.store(2 * round - 1, Ordering::Release);
                 other.wake_by_ref();
-                while turn.load(Ordering::Acquire) != 2 * round + 2 {
+                while turn.load(Ordering::Acquire) != 2 * round {
                     park::park();
                 }
             }
+            turn.store(OVER, Ordering::Release);
+            other.wake();
         });
         plain.join().expect("no panic");
     });
@@ -702,16 +708,19 @@ fn wakes_after_the_end_of_the_context_do_nothing_and_a_coroutine_driven_by_hand_
 fn a_wake_publishes_what_was_written_before_it_also_when_it_coalesces() {
     within(LIMIT, || {
         let context = context();
-        let rounds = common::scaled(20_000);
         let barrier = Arc::new(Barrier::new(3));
+        let over = Arc::new(AtomicBool::new(false));
         let data: Arc<[AtomicUsize; 2]> = Arc::default();
         let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
         let writers: Vec<_> = (0..2)
             .map(|me| {
-                let (barrier, data, waker) = (barrier.clone(), data.clone(), waker.clone());
+                let (barrier, over, data, waker) = (barrier.clone(), over.clone(), data.clone(), waker.clone());
                 thread::spawn(move || {
-                    for round in 1..=rounds {
+                    for round in 1.. {
                         barrier.wait();
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
                         let waker = waker.lock().expect("not poisoned").clone().expect("given");
                         data[me].store(round, Ordering::Relaxed);
                         waker.wake();
@@ -720,7 +729,7 @@ fn a_wake_publishes_what_was_written_before_it_also_when_it_coalesces() {
             })
             .collect();
         context.block_on(|| {
-            for round in 1..=rounds {
+            for round in rounds(scaled(20_000)) {
                 *waker.lock().expect("not poisoned") = Some(park::waker());
                 barrier.wait();
                 while data.iter().any(|item| item.load(Ordering::Relaxed) != round) {
@@ -729,6 +738,8 @@ fn a_wake_publishes_what_was_written_before_it_also_when_it_coalesces() {
                 }
             }
         });
+        over.store(true, Ordering::Relaxed);
+        barrier.wait();
         writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
         assert!(eventually(|| !context.poll(false)));
     });
@@ -778,7 +789,7 @@ fn a_coroutine_that_parks_again_after_its_unwind_was_raised_can_be_woken_while_i
             let _home = enter_home(context.home());
             let this: Rc<Cell<Option<Coroutine>>> = Rc::default();
             let ended = Count::default();
-            for round in 1..=common::scaled(400_000) as u32 {
+            for round in rounds(scaled(400_000)) {
                 let (own, current, number, count) = (this.clone(), current.clone(), number.clone(), ended.clone());
                 let co = coroutine(move || {
                     park::park();
@@ -793,7 +804,7 @@ fn a_coroutine_that_parks_again_after_its_unwind_was_raised_can_be_woken_while_i
                 co.waker().wake();
                 this.set(Some(co));
                 context.poll(false);
-                assert_eq!(ended.get(), round);
+                assert_eq!(ended.get() as usize, round);
             }
             stop.store(true, Ordering::Relaxed);
             waking.join().expect("no panic");

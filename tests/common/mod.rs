@@ -27,6 +27,13 @@ pub(crate) fn scaled(n: usize) -> usize {
     if cfg!(debug_assertions) { n / 4 } else { n }
 }
 
+/// The numbers from 1 to `n`, fewer if that takes seconds: for tests that hand something from thread to thread, which takes
+/// as long as a loaded machine pleases.
+pub(crate) fn rounds(n: usize) -> impl Iterator<Item = usize> {
+    let end = Instant::now() + Duration::from_secs(3);
+    (1..=n).take_while(move |&round| round == 1 || Instant::now() < end)
+}
+
 /// Runs `f` on a thread of its own, and aborts the process if it hasn't ended within `limit`.
 pub(crate) fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> T {
     let test = thread::current().name().unwrap_or("a test").to_owned();
