@@ -6,14 +6,22 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 arm64_packages() {
-    [[ -d /usr/lib/rustlib/aarch64-unknown-linux-gnu ]] && command -v aarch64-linux-gnu-gcc qemu-aarch64-static >/dev/null &&
-        return
+    [[ -d /usr/lib/rustlib/aarch64-unknown-linux-gnu && -e /lib/ld-linux-aarch64.so.1 ]] &&
+        command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64-static >/dev/null && return
     as_root dpkg --add-architecture arm64 &&
-        packages rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+        packages rustc-web libstd-rust-web-dev:arm64 libc6:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 }
 
 if ! arm64_packages; then
     skip "Debian's packages for an emulated 64-bit Arm can't be had here"
+    exit
+fi
+
+# Without its security updates, Debian has a compiler that is too old for the crate.
+needed="$(sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' Cargo.toml)"
+found="$(/usr/bin/rustc --version | cut -d' ' -f2)"
+if [[ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)" != "$needed" ]]; then
+    skip "Debian's compiler for 64-bit Arm is $found, and the crate needs $needed"
     exit
 fi
 
