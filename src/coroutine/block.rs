@@ -61,11 +61,6 @@ pub(crate) enum Phase {
 pub(crate) struct Extras(u16);
 
 impl Extras {
-    /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from
-    /// there.
-    pub(super) const QUEUED_HERE: Self = Self(1 << 9);
-    /// It can't go on: the payload of a panic is to be picked up, or its stack is to be given up.
-    pub(super) const BROKEN: Self = Self(1 << 8);
     pub(super) const NONE: Self = Self(0);
     /// Its home drives it; otherwise the owner of its handle does.
     pub(super) const SPAWNED: Self = Self(1 << 0);
@@ -79,10 +74,15 @@ impl Extras {
     pub(super) const UNWIND: Self = Self(1 << 4);
     /// It was entered while its thread was unwinding from a panic outside of it.
     pub(super) const ENTERED_UNWINDING: Self = Self(1 << 5);
-    /// No handle owns it: when it ends, its block is freed at once.
-    pub(super) const DETACHED: Self = Self(1 << 7);
     /// `on_abandon` is set.
     pub(super) const ABANDON_HOOK: Self = Self(1 << 6);
+    /// No handle owns it: when it ends, its block is freed at once.
+    pub(super) const DETACHED: Self = Self(1 << 7);
+    /// It can't go on: the payload of a panic is to be picked up, or its stack is to be given up.
+    pub(super) const BROKEN: Self = Self(1 << 8);
+    /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from
+    /// there.
+    pub(super) const QUEUED_HERE: Self = Self(1 << 9);
 
     pub(super) const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)

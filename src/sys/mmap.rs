@@ -32,15 +32,6 @@ pub(crate) fn page_size() -> usize {
     *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
 }
 
-/// How a guard page was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Guard {
-    /// By `MADV_GUARD_INSTALL`: costs no mapping.
-    Marker,
-    /// By `mprotect`: splits a mapping in two.
-    Protection,
-}
-
 /// A private anonymous mapping of zeroes, readable and writable, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -87,18 +78,18 @@ impl Mapping {
         std::mem::ManuallyDrop::new(self).base
     }
 
-    /// Makes the range fault on every access from now on, by the cheapest means that this kernel has.
-    pub(crate) fn guard(base: NonNull<u8>, len: usize) -> io::Result<Guard> {
+    /// Makes the range fault on every access from now on: by a guard marker, which costs no mapping; or, where the
+    /// kernel has none, and in locked memory, by a protection, which splits a mapping in two.
+    pub(crate) fn guard(base: NonNull<u8>, len: usize) -> io::Result<()> {
         #[cfg(test)]
         fault::check(fault::Call::Guard)?;
-        // Locked memory can't have markers.
         if markers_work() && mark(base, len) {
-            return Ok(Guard::Marker);
+            return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: the range is part of a mapping of the caller's own, who wants it inaccessible.
         let result = unsafe { libc::mprotect(base.as_ptr().cast(), len, libc::PROT_NONE) };
         super::check(result).map_err(explain)?;
-        Ok(Guard::Protection)
+        Ok(())
     }
 
     /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay.
@@ -120,15 +111,15 @@ impl Drop for Mapping {
     }
 }
 
-/// Marks the range, which is part of a mapping of the caller's own; its contents are dropped. Returns whether the kernel says
-/// that it did.
+/// Marks the range, which is part of a mapping of the caller's own; its contents are dropped. Returns whether the kernel
+/// says that it did.
 fn mark(base: NonNull<u8>, len: usize) -> bool {
     // SAFETY: the range is the caller's to lose.
     unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_GUARD_INSTALL) == 0 }
 }
 
-/// Whether this system has guard markers. Older kernels don't know the advice; and what emulates a kernel may accept any advice
-/// and ignore it, so whether a marked page faults is tried once.
+/// Whether this system has guard markers. Older kernels don't know the advice; and what emulates a kernel may accept any
+/// advice and ignore it, so whether a marked page faults is tried once.
 fn markers_work() -> bool {
     static WORK: OnceLock<bool> = OnceLock::new();
     let probe = || -> io::Result<bool> {

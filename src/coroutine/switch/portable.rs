@@ -123,7 +123,7 @@ impl Fiber {
 }
 
 // SAFETY: start and limit bound memory that belongs to the stack, the page below the limit is a guard page, the start
-// is 16-byte aligned, and the size is at least `MIN_SIZE` less a page and the colour.
+// is 16-byte aligned, and the size is at least `MIN_SIZE` less the colour.
 unsafe impl RawStack for Stack {
     #[inline(always)]
     fn base(&self) -> StackPointer {
