@@ -21,22 +21,27 @@ use std::time::Duration;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{Builder, EnterFlags, IoUring, opcode};
+use io_uring::{Builder, EnterFlags, IoUring, cqueue, opcode, squeue};
 
 /// Entries of the submission queue. When it is full it is submitted, so this is how much goes in one call.
 const SUBMISSIONS: u32 = 128;
 
-/// Entries of the completion queue. Beyond that completions wait in the kernel, which is slower.
-const COMPLETIONS: u32 = 1024;
+/// Entries of the completion queue. Beyond that completions wait in the kernel, which is slower. The kernel also sizes
+/// the table by this in which it finds the polls that are to end.
+const COMPLETIONS: u32 = 8192;
 
 /// A ring.
 pub(crate) struct Ring {
     ring: IoUring,
     /// Entries that found the submission queue full, in order.
     backlog: VecDeque<Entry>,
+    /// Completions that were taken out before anybody asked for them, in order.
+    early: VecDeque<(u64, i32)>,
     /// How often the queue was submitted because it was full.
     submits: u64,
     flags: EnterFlags,
+    /// The flag of entries whose success nobody waits for, if the kernel knows it (since Linux 5.17).
+    quietly: squeue::Flags,
 }
 
 impl Ring {
@@ -73,7 +78,11 @@ impl Ring {
             // A loop that waits for its next request isn't one that waits for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
-        Ok(Self { ring, backlog: VecDeque::new(), submits: 0, flags })
+        let quietly = match parameters.is_feature_skip_cqe_on_success() {
+            true => squeue::Flags::SKIP_SUCCESS,
+            false => squeue::Flags::empty(),
+        };
+        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), submits: 0, flags, quietly })
     }
 
     /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a
@@ -83,9 +92,9 @@ impl Ring {
         self.push(entry.user_data(token));
     }
 
-    /// Queues the end of a poll. If it was in time, the poll completes without an event.
+    /// Queues the end of a poll. If it was in time, the poll completes without an event, and this need not complete.
     pub(crate) fn end_poll(&mut self, poll: u64, token: u64) {
-        self.push(opcode::PollRemove::new(poll).build().user_data(token));
+        self.push(opcode::PollRemove::new(poll).build().flags(self.quietly).user_data(token));
     }
 
     /// Queues the end of anything that was queued with the token `target`. If it was in time, that fails with
@@ -118,9 +127,15 @@ impl Ring {
         self.backlog.push_back(entry);
     }
 
-    fn submit(&mut self) -> io::Result<usize> {
+    /// Submits what is queued, and takes out completions before they fill their queue.
+    fn submit(&mut self) -> io::Result<()> {
         self.submits += 1;
-        self.ring.submit()
+        let result = self.call(0, Some(Duration::ZERO));
+        let completions = self.ring.completion();
+        if completions.len() * 2 > completions.capacity() {
+            self.early.extend(completions.map(token_and_result));
+        }
+        result
     }
 
     /// How often the queue was submitted apart from [`enter`](Self::enter), because it was full.
@@ -145,16 +160,9 @@ impl Ring {
                 break;
             }
         }
-        let queued = self.ring.submission().len() as u32;
-        let timespec = timeout.map(Timespec::from);
-        let mut args = SubmitArgs::new();
-        if let Some(timespec) = &timespec {
-            args = args.timespec(timespec);
-        }
-        // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which with its timespec outlives the call.
-        let result = unsafe { self.ring.submitter().enter(queued, want, self.flags.bits(), Some(&args)) };
-        match result {
-            Ok(_) => Ok(()),
+        let want = if self.early.is_empty() { want } else { 0 };
+        match self.call(want, timeout) {
+            Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
                 _ => Err(error),
@@ -162,11 +170,23 @@ impl Ring {
         }
     }
 
+    /// io_uring_enter(2).
+    fn call(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let queued = self.ring.submission().len() as u32;
+        let timespec = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            args = args.timespec(timespec);
+        }
+        // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which with its timespec outlives the call.
+        unsafe { self.ring.submitter().enter(queued, want, self.flags.bits(), Some(&args)) }.map(drop)
+    }
+
     /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this
     /// call.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let nothing_to_submit = self.backlog.is_empty() && self.ring.submission().is_empty();
-        nothing_to_submit && !self.has_more() && self.ring.completion().is_empty()
+        nothing_to_submit && !self.has_more() && self.ring.completion().is_empty() && self.early.is_empty()
     }
 
     /// Whether the kernel has completions that the next [`enter`](Self::enter) brings without waiting: their queue was
@@ -178,8 +198,12 @@ impl Ring {
 
     /// Takes out the completions that are there: token and result, where a negative one is an error's number.
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = (u64, i32)> {
-        self.ring.completion().map(|completion| (completion.user_data(), completion.result()))
+        self.early.drain(..).chain(self.ring.completion().map(token_and_result))
     }
+}
+
+fn token_and_result(completion: cqueue::Entry) -> (u64, i32) {
+    (completion.user_data(), completion.result())
 }
 
 impl fmt::Debug for Ring {
@@ -214,5 +238,22 @@ mod tests {
         let wanted: Vec<_> = (0..100).map(|token| (token, -libc::ENOENT)).collect();
         assert_eq!(completed, wanted);
         assert!(ring.is_quiet() && !ring.has_more());
+    }
+
+    #[test]
+    fn completions_that_come_while_entries_are_queued_leave_room_for_others_and_keep_their_order() {
+        let ring = match IoUring::builder().build(4) {
+            Ok(ring) => ring,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let mut ring = Ring::over(ring).expect("a recent kernel");
+        // What ends a poll that isn't there completes at once; the queue has room for eight completions.
+        (0..100).for_each(|token| ring.end_poll(u64::MAX, token));
+        assert!(!ring.has_more(), "no completion found its queue full");
+        assert!(!ring.is_quiet());
+        ring.enter(1, None).expect("it doesn't wait: there are completions");
+        let completed: Vec<_> = ring.completions().map(|(token, _)| token).collect();
+        assert_eq!(completed, Vec::from_iter(0..100));
+        assert!(ring.is_quiet());
     }
 }

@@ -27,7 +27,7 @@
 //! | watched descriptor closed | fires | stays | stays |
 //! | watched descriptor replaced | watches the new file | fires when the new one is watched | watches the old file |
 //! | descriptors that it needs | none | one | one |
-//! | memory | grows | grows | some 24 KiB of rings more |
+//! | memory | grows | grows | some 140 KiB of rings more |
 
 mod descriptors;
 mod epoll;
