@@ -26,9 +26,9 @@ const NEIGHBOURS: [(&str, &str); 1] = [("task", "park")];
 /// the file may assume and what it promises.
 const UNSAFE: &[&str] = &[
     "aio/bh.rs",
-    "aio/context.rs",
     "aio/fdmon/io_uring.rs",
     "aio/home_cell.rs",
+    "aio/local.rs",
     "aio/sleep.rs",
     "coroutine/block.rs",
     "coroutine/enter.rs",

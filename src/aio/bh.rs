@@ -22,7 +22,7 @@ use super::shared::Shared;
 use crate::lockfree::{Adapter, Fifo, Link, PushStack};
 
 /// A callback that an [`AioContext`](super::AioContext) runs when it has been scheduled. Made by
-/// [`bottom_half`](super::AioContext::bottom_half).
+/// [`bottom_half`](super::Local::bottom_half).
 ///
 /// It belongs to the context's thread; other threads schedule it through a [`Trigger`].
 ///
@@ -231,10 +231,6 @@ impl Scheduled {
         unsafe { self.0.push(into_node(node)) };
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Takes out all, and drops them: for a context that has ended.
     pub(super) fn clear(&self) {
         let mut queue = Queue::new();
@@ -274,6 +270,12 @@ impl Queue {
         let mut most = Urgency::Never;
         self.0.for_each(|node| most = most.max(node.state.urgency()));
         most
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::AioContext;
 use super::fdmon::{Monitor, MonitorKind};
+use super::parameters::{Coalescing, Parameters, Polling};
 use crate::sys::eventfd::EventFd;
 
 /// Makes an [`AioContext`] with options. Made by [`AioContext::builder`].
@@ -22,6 +23,7 @@ use crate::sys::eventfd::EventFd;
 #[must_use = "a builder does nothing until `build`"]
 pub struct ContextBuilder {
     monitor: Option<MonitorKind>,
+    parameters: Parameters,
 }
 
 impl ContextBuilder {
@@ -36,6 +38,19 @@ impl ContextBuilder {
         self
     }
 
+    /// Polls like this before the loop sleeps. Without this call, an [`AioContext`] doesn't; an
+    /// [`IoThread`](super::IoThread) polls for at most 32 µs.
+    pub fn polling(mut self, polling: Polling) -> Self {
+        self.parameters.polling = polling;
+        self
+    }
+
+    /// Sleeps for so many events. Without this call, the first event ends a sleep.
+    pub fn coalescing(mut self, coalescing: Coalescing) -> Self {
+        self.parameters.coalescing = coalescing;
+        self
+    }
+
     /// Makes the context, for the calling thread.
     ///
     /// # Errors
@@ -43,11 +58,11 @@ impl ContextBuilder {
     /// - If the kernel refuses a descriptor (limits of open files: `RLIMIT_NOFILE`, `fs.file-max`).
     /// - If the monitor that was asked for can't be had; the message says why.
     pub fn build(self) -> io::Result<AioContext> {
-        AioContext::with(self.monitor)
+        AioContext::with(self.monitor, self.parameters)
     }
 }
 
-/// Which monitor a context has, and why. See [`AioContext::monitor`].
+/// Which monitor a context has, and why. See [`Local::monitor`](super::Local::monitor).
 ///
 /// Displays as the kind, and the reason if there is one: `epoll (io_uring can't be used: …)`.
 #[derive(Debug, Clone)]

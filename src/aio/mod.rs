@@ -1,22 +1,28 @@
 //! The event loop.
 //!
-//! An [`AioContext`] is one thread's loop. One turn: wait for descriptors, deadlines and other threads, unless there is
-//! something to run; run the [bottom halves](BottomHalf) that were scheduled; wake the coroutines whose descriptor or
-//! deadline is due; run the coroutines that are ready, each until it suspends. What becomes ready during a turn has its
-//! turn in the next one, so nobody keeps the others from running by yielding or by scheduling itself; and every so many
-//! turns the loop looks at descriptors even if it never gets idle.
+//! An [`AioContext`] is one thread's loop. One turn:
+//!
+//! 1. wait for descriptors, deadlines and other threads, unless there is something to run; before it sleeps, a loop may
+//!    [poll](Polling) for a while;
+//! 2. run the [bottom halves](BottomHalf) that were scheduled;
+//! 3. run the callbacks of [descriptors](FdHandler) that are ready, then those of [timers](Timer) that are due;
+//! 4. run the coroutines that are ready, each until it suspends.
+//!
+//! What becomes ready during a turn has its turn in the next one, so nobody keeps the others from running by yielding or
+//! by scheduling itself; and every so many turns the loop looks at descriptors even if it never gets idle. A callback
+//! may run a nested turn, which first runs what the outer one hasn't run yet, and leaves alone what is running.
 //!
 //! | call | from |
 //! |---|---|
-//! | [`AioContext::spawn`], [`spawn_local`](AioContext::spawn_local), [`bottom_half`](AioContext::bottom_half), [`schedule_once`](AioContext::schedule_once) | the context's thread |
-//! | [`AioContext::poll`], [`run_until`](AioContext::run_until), [`block_on`](AioContext::block_on) | the context's thread, outside of coroutines; nested from bottom halves |
-//! | [`Remote`], [`Trigger`], wakers, [`JoinHandle`](crate::JoinHandle) | any thread |
+//! | [`spawn`](Local::spawn), [`spawn_local`](Local::spawn_local), [`bottom_half`](Local::bottom_half), [`schedule_once`](Local::schedule_once), [`timer`](Local::timer), [`add_fd`](Local::add_fd), [`transaction`](Local::transaction) | the context's thread; coroutines and callbacks that have no context at hand ask for the [`current`] one |
+//! | [`poll`](Local::poll), [`run_until`](Local::run_until), [`block_on`](Local::block_on) | the context's thread, outside of coroutines; nested from callbacks |
+//! | [`Remote`], [`Trigger`], [`Alarm`], [`FdHandler`], wakers, [`JoinHandle`](crate::JoinHandle) | any thread |
 //! | [`sleep`], [`timeout`], [`fd`](crate::fd), [`park`](crate::park) | coroutines; plain threads block, and have no time limits |
 //!
 //! An [`IoThread`] is a thread with a context that it runs until it is dropped.
 //!
-//! Waking a context that is running costs no system call on either side; waking one that sleeps costs one write to its
-//! eventfd, and, without io_uring, one read of it. [`AioContext::stats`] counts them.
+//! Waking a context that is running, or polling, costs no system call on either side; waking one that sleeps costs one
+//! write to its eventfd, and, without io_uring, one read of it. [`stats`](Local::stats) counts them.
 //!
 //! # Monitors
 //!
@@ -42,7 +48,7 @@
 //! | lateness of a deadline | 0.24 | 1 |
 //!
 //! A context takes the first of these that it can have: io_uring may be missing (before Linux 5.11) or forbidden
-//! (`kernel.io_uring_disabled`, the seccomp filters of containers). [`AioContext::monitor`] says which it took, and
+//! (`kernel.io_uring_disabled`, the seccomp filters of containers). [`monitor`](Local::monitor) says which it took, and
 //! why. [`ContextBuilder::monitor`] asks for one. A context for which there is no descriptor left is an error, not a
 //! worse one.
 
@@ -50,20 +56,39 @@ mod bh;
 pub(crate) mod bh_state;
 mod builder;
 mod context;
+mod fd_handler;
 mod fdmon;
+mod handler;
 mod home_cell;
 mod io_thread;
+mod local;
 pub(crate) mod notify;
+mod parameters;
+mod polling;
+mod remote;
 mod shared;
+mod slab;
 mod sleep;
+mod spin;
 mod stats;
+mod timer;
 mod timers;
+mod transaction;
 mod turn;
+mod waiter;
 
 pub use bh::{BottomHalf, Trigger};
 pub use builder::{ContextBuilder, MonitorChoice};
-pub use context::{AioContext, Remote};
+pub use context::AioContext;
+pub use fd_handler::FdHandler;
 pub use fdmon::MonitorKind;
+pub use handler::FdCallbacks;
 pub use io_thread::IoThread;
+pub use local::{Local, current};
+pub use parameters::{Coalescing, Polling};
+pub use polling::PollSource;
+pub use remote::Remote;
 pub use sleep::{Elapsed, sleep, sleep_until, timeout};
 pub use stats::Stats;
+pub use timer::{Alarm, Timer};
+pub use transaction::{Transaction, TransactionError};

@@ -1,63 +1,111 @@
-//! The handshake between a loop that is about to sleep and a thread that has work for it.
+//! The handshake between a loop that is about to sleep and threads that have something for it.
+//!
+//! One word says whether the loop sleeps, and what it has been told since it last listened:
+//!
+//! | word | the loop | whoever tells it something |
+//! |---|---|---|
+//! | 0 | runs, or polls in user space, and knows everything | adds a reason |
+//! | reasons | runs, and will accept them before it sleeps | adds a reason |
+//! | `SLEEPING` | sleeps, or is about to | adds a reason, and signals |
+//! | `SLEEPING` and reasons | has been signalled | adds a reason |
 //!
 //! ```text
-//!  notifier                          loop
-//!  ────────                          ────
-//!  N1 publish the work               L1 sleeping = true
-//!  N2 fence(SeqCst)                  L2 fence(SeqCst)
-//!  N3 read sleeping ─ true: signal   L3 look for work ─ none: sleep
+//!  another thread                      the loop
+//!  ──────────────                      ────────
+//!  N1 publish (a push, a parameter)    L1 word: 0 → SLEEPING; if it isn't 0, go on instead
+//!  N2 word |= reason                   L2 sleep
+//!  N3 it was SLEEPING alone: signal    L3 reasons = word, word = 0
+//!                                      L4 look at what the reasons stand for
 //! ```
 //!
-//! Both sides write and then read what the other wrote. Without a full fence on *each* side both reads may miss: the
-//! notifier sees a loop that doesn't sleep, the loop sees no work, and sleeps on it. With them, one of N2 and L2 comes
-//! first in the total order of fences; if it is N2, L3 sees the work, and if it is L2, N3 sees `sleeping`.
+//! N2, L1 and L3 are read-modify-writes of one word, so they have one order, and each sees the one before. If N2 comes
+//! before L1, L1 finds the reason, and the loop doesn't sleep; if it comes after, N2 finds `SLEEPING`, and signals. There
+//! is no store on one side that the other side might not see yet, as there is with two words, which take a full fence on
+//! each side. All are acquire and release: L3 sees what was published before each N2 that it accepts, and since it comes
+//! before L4, nothing that is published later is accepted early.
 //!
-//! Of several notifiers that find the loop sleeping only one signals: the one whose swap took `sleeping`. A loop that
-//! is running is never signalled, so waking it costs no system call on either side. A signal may come late, to a loop
-//! that has woken up by itself: it then finds no work, which is allowed; the reverse is not.
+//! Of several that find the loop asleep only the first signals. A loop that runs is never signalled: waking it costs no
+//! system call on either side. A signal may come late, to a loop that has woken up by itself: it then finds nothing,
+//! which is allowed; the reverse is not.
 //!
 //! Checked by the model `notify` of `loom-tests/`.
 
-use crate::primitive::Overwrite;
-use crate::primitive::atomic::{AtomicBool, Ordering, fence};
-use crate::primitive::mutant::mutant;
+use crate::primitive::atomic::{AtomicU32, Ordering};
+use crate::primitive::mutant::{mutant, ordering};
 
-/// Whether the loop sleeps, or is about to.
-#[derive(Debug)]
-pub(crate) struct Notify {
-    sleeping: AtomicBool,
+/// The loop sleeps, or is about to.
+const SLEEPING: u32 = 1 << 0;
+
+/// What a loop is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Reason {
+    /// There is something to run.
+    Work = 1 << 1,
+    /// Its parameters have changed.
+    Parameters = 1 << 2,
 }
+
+/// What a loop has been told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reasons(u32);
+
+impl Reasons {
+    pub(crate) fn has(self, reason: Reason) -> bool {
+        self.0 & reason as u32 != 0
+    }
+}
+
+/// Whether the loop sleeps, and what it has been told.
+#[derive(Debug)]
+pub(crate) struct Notify(AtomicU32);
 
 impl Notify {
     pub(crate) fn new() -> Self {
-        Self { sleeping: AtomicBool::new(false) }
+        Self(AtomicU32::new(0))
     }
 
-    /// Called by any thread after it has published work. Returns whether the caller must signal the loop.
+    /// Called by any thread after it has published what the reason stands for. Returns whether the caller must signal
+    /// the loop.
     #[must_use]
-    pub(crate) fn must_signal(&self) -> bool {
-        // Pairs with the fence in `announce_sleep`.
-        if !mutant!("notify_without_fence") {
-            fence(Ordering::SeqCst);
-        }
-        // Relaxed: the fences order it. The load keeps the cache line shared while the loop is running.
-        self.sleeping.load(Ordering::Relaxed) && (mutant!("all_signal") || self.sleeping.swap(false, Ordering::Relaxed))
+    pub(crate) fn tell(&self, reason: Reason) -> bool {
+        // Pairs with `announce_sleep`, `accept` and `close`.
+        let order = ordering!(AcqRel, "tell_not_released" => Acquire, "tell_not_acquired" => Release);
+        let before = self.0.fetch_or(reason as u32, order);
+        before == SLEEPING || mutant!("all_signal") && before & SLEEPING != 0
     }
 
-    /// Called by the loop before it sleeps. `look` looks for work once more; returns whether there is none, so that the
-    /// loop may sleep.
+    /// Called by the loop before it sleeps. Returns whether it may: it has been told nothing.
     #[must_use]
-    pub(crate) fn announce_sleep(&self, look: impl FnOnce() -> bool) -> bool {
-        self.sleeping.overwrite(true);
-        // Pairs with the fence in `must_signal`.
-        if !mutant!("announce_without_fence") {
-            fence(Ordering::SeqCst);
+    pub(crate) fn announce_sleep(&self) -> bool {
+        if mutant!("sleep_without_look") {
+            self.0.fetch_or(SLEEPING, Ordering::AcqRel);
+            return true;
         }
-        mutant!("sleep_without_look") || !look()
+        // Relaxed: if it may sleep there is nothing to see, and otherwise it accepts.
+        self.0.compare_exchange(0, SLEEPING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Called by the loop when it is awake; then it takes the work.
-    pub(crate) fn awake(&self) {
-        self.sleeping.overwrite(false);
+    /// Called by the loop when it is awake, before it looks at what the reasons stand for.
+    pub(crate) fn accept(&self) -> Reasons {
+        // A loop that knows everything leaves the cache line to the others.
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return Reasons(0);
+        }
+        // Acquire: pairs with the Release of `tell`.
+        Reasons(self.0.swap(0, ordering!(Acquire, "accept_not_acquired" => Relaxed)))
+    }
+
+    /// Whether the loop, which is awake, has been told something. Cheap enough to be asked over and over.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Called by a loop that ends, after it has said so elsewhere and before it looks for the last time. Whoever
+    /// publishes something either is seen by that look, or sees, after `tell`, that the loop has ended.
+    pub(crate) fn close(&self) {
+        // Pairs with `tell`.
+        self.0.fetch_or(0, ordering!(AcqRel, "close_not_released" => Acquire, "close_not_acquired" => Release));
     }
 }

@@ -1,23 +1,32 @@
 //! What a context, its remotes and its coroutines share, and how it ends.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process;
 use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::bh::{Node, Queue, Scheduled};
+use super::bh::{self, Queue, Scheduled};
 use super::builder::{self, MonitorChoice};
-use super::fdmon::{Monitor, MonitorKind};
+use super::fdmon::{Monitor, MonitorKind, Side};
 use super::home_cell::HomeCell;
-use super::notify::Notify;
-use super::stats::Stats;
+use super::notify::{Notify, Reason};
+use super::parameters::Parameters;
+use super::polling::Sources;
+use super::slab::Slab;
+use super::stats::{Polls, Stats};
 use super::timers::Timers;
+use super::waiter::Waiter;
+use super::{handler, timer};
 use crate::coroutine::{
     Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home, unwind_all,
 };
-use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::primitive::Mutex;
+use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::eventfd::EventFd;
 
 /// What the context, its remotes and its coroutines share.
@@ -33,31 +42,57 @@ pub(super) struct Shared {
     signals: AtomicU64,
     /// Which monitor there is, and why.
     pub(super) choice: MonitorChoice,
+    /// As they were last set; the loop has a copy.
+    parameters: Mutex<Parameters>,
+    /// The process that made it.
+    process: u32,
     ended: AtomicBool,
     /// The loop's own; `None` when the context has ended.
-    pub(super) local: HomeCell<Option<Local>>,
+    pub(super) local: HomeCell<Option<Loop>>,
 }
 
-pub(super) struct Local {
+/// What only the loop's thread touches.
+pub(super) struct Loop {
     /// Coroutines that are to run.
     pub(super) ready: WokenList,
     pub(super) bottom_halves: Queue,
+    /// Those who wait for what has happened, and haven't been told.
+    pub(super) fired: Vec<Waiter>,
+    /// Callbacks that are to run.
+    pub(super) due: VecDeque<Due>,
     pub(super) monitor: Monitor,
     pub(super) timers: Timers,
+    pub(super) handlers: Slab<Arc<handler::Node>>,
+    pub(super) parameters: Parameters,
+    pub(super) sources: Sources,
+    pub(super) polls: Polls,
     /// Turns in a row that looked at no descriptor.
     pub(super) busy_turns: u32,
 }
 
+/// A callback that is to run.
+pub(super) enum Due {
+    Handler(Arc<handler::Node>, Side),
+    Polled(Arc<handler::Node>),
+    Timer(Arc<timer::Node>),
+}
+
 impl Shared {
     /// The shared state of a context of the calling thread, with this monitor or the best one.
-    pub(super) fn new(monitor: Option<MonitorKind>) -> io::Result<Self> {
+    pub(super) fn new(monitor: Option<MonitorKind>, parameters: Parameters) -> io::Result<Self> {
         let notifier = Arc::new(EventFd::new()?);
         let (monitor, choice) = builder::choose(monitor, &notifier)?;
-        let local = Local {
+        let local = Loop {
             ready: WokenList::new(),
             bottom_halves: Queue::new(),
+            fired: Vec::new(),
+            due: VecDeque::new(),
             monitor,
-            timers: Timers::default(),
+            timers: Timers::new(),
+            handlers: Slab::new(),
+            parameters,
+            sources: Sources::default(),
+            polls: Polls::default(),
             busy_turns: 0,
         };
         Ok(Self {
@@ -67,6 +102,8 @@ impl Shared {
             notifier,
             signals: AtomicU64::new(0),
             choice,
+            parameters: Mutex::new(parameters),
+            process: process::id(),
             ended: AtomicBool::new(false),
             local: HomeCell::new(Some(local)),
         })
@@ -77,14 +114,24 @@ impl Shared {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// # Errors
+    ///
+    /// [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    pub(super) fn refuse_if_ended(&self) -> io::Result<()> {
+        match self.has_ended() {
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
+            false => Ok(()),
+        }
+    }
+
     /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place
     /// in `f`.
-    pub(super) fn with_local<R>(&self, f: impl FnOnce(&mut Local) -> R) -> Option<R> {
+    pub(super) fn with_local<R>(&self, f: impl FnOnce(&mut Loop) -> R) -> Option<R> {
         self.local.with(|local| local.as_mut().map(f))
     }
 
     /// Queues a bottom half whose `QUEUED` flag the caller has set.
-    pub(super) fn push_bottom_half(&self, node: Arc<Node>) {
+    pub(super) fn push_bottom_half(&self, node: Arc<bh::Node>) {
         self.scheduled.push(node);
         self.published();
         if self.has_ended() {
@@ -92,25 +139,46 @@ impl Shared {
         }
     }
 
-    /// Wakes the loop, if it sleeps, after something was published for it. Afterwards `has_ended` is exact: if it is
-    /// false, the loop, or its end, sees what was published.
+    /// Wakes the loop, if it sleeps, after work was published for it. Afterwards `has_ended` is exact: if it is false,
+    /// the loop, or its end, sees what was published.
     fn published(&self) {
         // A loop that is running on this very thread will look by itself.
-        if !self.is_current() && self.notify.must_signal() {
+        if !self.is_current() {
+            self.tell(Reason::Work);
+        }
+    }
+
+    fn tell(&self, reason: Reason) {
+        if self.notify.tell(reason) {
             // Relaxed: a figure. First, so that a loop that has been woken finds itself counted.
             self.signals.fetch_add(1, Ordering::Relaxed);
             self.notifier.signal();
         }
     }
 
-    /// See [`AioContext::stats`](super::AioContext::stats).
+    /// Changes parameters; the loop takes them up in its next turn.
+    pub(super) fn change_parameters(&self, change: impl FnOnce(&mut Parameters)) {
+        change(&mut self.parameters.lock());
+        self.tell(Reason::Parameters);
+    }
+
+    /// The parameters as they were last set.
+    pub(super) fn parameters(&self) -> Parameters {
+        *self.parameters.lock()
+    }
+
+    /// See [`Local::stats`](super::Local::stats).
     pub(super) fn stats(&self) -> Stats {
-        let calls = self.with_local(|local| local.monitor.calls()).unwrap_or_default();
+        let (calls, polls) = self.with_local(|local| (local.monitor.calls(), local.polls)).unwrap_or_default();
         Stats {
             waits: calls.waits,
             signals: self.signals.load(Ordering::Relaxed),
             notifier_reads: calls.notifier_reads,
             control_calls: calls.controls,
+            polls: polls.polls,
+            poll_hits: polls.hits,
+            polled: polls.polled,
+            blocked: polls.blocked,
         }
     }
 
@@ -122,13 +190,16 @@ impl Shared {
         (!is_current_home(is_own)).then(|| enter_home(self.clone()))
     }
 
-    /// Unwinds and drops what is left.
+    /// Unwinds and drops what is left, in the order that [`AioContext`](super::AioContext) documents.
     pub(super) fn end(self: &Arc<Self>) {
         let _home = self.enter();
+        if self.process != process::id() {
+            self.with_local(|local| local.monitor.disown());
+        }
         self.ended.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Notify::must_signal`, which every push from another thread is followed by: a push
-        // either is seen by the drain below, or sees `ended`.
-        fence(Ordering::SeqCst);
+        // Every push from another thread is followed by `Notify::tell`: it either is seen by the drain below, or sees
+        // `ended`.
+        self.notify.close();
         loop {
             // Each of these may make new ones: drop guards may wake and spawn.
             let pushed = self.pushed.take_all();
@@ -138,12 +209,23 @@ impl Shared {
             drop(ready);
             unwind_all(&**self);
             self.scheduled.clear();
+            self.drop_callbacks();
             if done && self.with_local(|local| local.ready.is_empty()).unwrap_or(true) {
                 break;
             }
         }
         let local = self.local.with(Option::take);
         drop(local);
+    }
+
+    /// Drops the callbacks of handlers and bottom halves, and all that is to be told.
+    fn drop_callbacks(&self) {
+        let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
+        handlers.iter().for_each(|node| node.end(self));
+        let parts = self.with_local(|local| {
+            (std::mem::take(&mut local.fired), std::mem::take(&mut local.due), std::mem::take(&mut local.bottom_halves))
+        });
+        drop(parts);
     }
 }
 
@@ -168,17 +250,17 @@ impl Home for Shared {
     }
 
     fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch> {
-        let mut fired = Vec::new();
-        let watch = self.with_local(|local| local.monitor.watch(fd, interest, &waker, &mut fired));
-        fired.into_iter().for_each(Waker::wake);
+        let fd = fd.as_raw_fd();
+        let watch =
+            self.with_local(|local| local.monitor.watch(fd, interest.into(), Waiter::Waker(waker), &mut local.fired));
         match watch {
-            Some(watch) => watch.map(|number| Watch(number << 1)),
+            Some(watch) => watch.map(|number| Watch(number << 1)).map_err(|refused| refused.error),
             None => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
         }
     }
 
     fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch {
-        let number = self.with_local(|local| local.timers.set(deadline, waker.clone()));
+        let number = self.with_local(|local| local.timers.set(deadline, Waiter::Waker(waker)));
         Watch(number.unwrap_or_default() << 1 | 1)
     }
 
@@ -193,6 +275,12 @@ impl Home for Shared {
     fn turn(self: Arc<Self>) {
         refuse_coroutine("turn");
         self.run_once(true);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("monitor", &self.choice).finish_non_exhaustive()
     }
 }
 

@@ -1,16 +1,35 @@
 //! What a context tells about itself.
 
-/// System calls that a context has made for its loop. See [`AioContext::stats`](super::AioContext::stats).
+use std::time::Duration;
+
+/// What a context has done for its loop. See [`Local::stats`](super::Local::stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls in which the loop waited for events, or collected them without waiting.
+    /// System calls in which the loop waited for events, or collected them without waiting.
     pub waits: u64,
     /// Signals sent to the loop while it slept: one write each.
     pub signals: u64,
-    /// Calls by which the loop cleared such signals. With io_uring there are none: the ring clears them.
+    /// System calls by which the loop cleared such signals. With io_uring there are none: the ring clears them.
     pub notifier_reads: u64,
-    /// Calls that only told the kernel what to watch. With poll there are none; with io_uring there are few, because
-    /// watches go with the next wait.
+    /// System calls that only told the kernel what to watch. With poll there are none; with io_uring there are few,
+    /// because watches go with the next wait.
     pub control_calls: u64,
+    /// How often the loop [polled](super::Polling) before a sleep.
+    pub polls: u64,
+    /// How often that found something, so that there was no sleep.
+    pub poll_hits: u64,
+    /// How long the loop has polled.
+    pub polled: Duration,
+    /// How long the loop has slept. Measured only while adaptive polling is on.
+    pub blocked: Duration,
+}
+
+/// The part of the figures that is about polling.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Polls {
+    pub(super) polls: u64,
+    pub(super) hits: u64,
+    pub(super) polled: Duration,
+    pub(super) blocked: Duration,
 }

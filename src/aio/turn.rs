@@ -1,41 +1,79 @@
 //! One turn of the loop.
 
+use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::bh_state::Urgency;
-use super::shared::Shared;
+use super::fdmon::Batch;
+use super::notify::Reason;
+use super::parameters::Coalescing;
+use super::shared::{Due, Loop, Shared};
+use super::waiter::Waiter;
 use crate::coroutine::WokenList;
 
-/// Turns in a row that may look at no descriptor because coroutines are ready to run.
-const MAX_BUSY_TURNS: u32 = 16;
+/// Turns in a row that may look at no descriptor because there is something to run.
+pub(super) const MAX_BUSY_TURNS: u32 = 16;
 
 /// How long idle bottom halves wait at most.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
 
 impl Shared {
-    /// See [`AioContext::poll`](super::AioContext::poll).
+    /// See [`Local::poll`](super::Local::poll).
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
         let _home = self.enter();
-        let fired = self.wait(blocking);
-        let mut progress = !fired.is_empty();
-        // Woken first, to run after the bottom halves: one of those may panic.
-        fired.into_iter().for_each(Waker::wake);
+        self.wait(blocking);
+        // Coroutines are woken first, and run last: callbacks may panic.
+        let mut progress = self.tell_fired();
         progress |= self.run_bottom_halves();
-        let mut pushed = self.pushed.take_all();
-        let ready = self.with_local(|local| {
-            local.ready.append(&mut pushed);
-            std::mem::take(&mut local.ready)
-        });
-        // What becomes ready from here on has its turn next time.
-        let mut batch = Batch { shared: self, list: ready.unwrap_or_default() };
-        for woken in batch.list.by_ref() {
-            progress = true;
-            woken.run();
-        }
+        progress |= self.run_due();
+        progress |= self.run_ready();
         self.with_local(|local| local.monitor.flush());
         progress
+    }
+
+    /// Waits for descriptors, deadlines and other threads, if there is nothing to run.
+    fn wait(&self, blocking: bool) {
+        let waited = self.with_local(|local| match local.plan(self, blocking) {
+            Plan::Run => {
+                local.skip_wait(self);
+                Ok(Ok(()))
+            }
+            Plan::Wait(timeout) => Ok(local.wait(self, timeout).map(drop)),
+            Plan::PollFirst(timeout) => Err(timeout),
+        });
+        let waited = waited.expect("a context that has ended was polled");
+        if let Err(error) = waited.unwrap_or_else(|timeout| self.poll_then_wait(timeout)) {
+            panic!("{} failed: {error}", self.choice.kind());
+        }
+    }
+
+    /// Wakes the coroutines, and queues the callbacks, that waited for what has happened. Returns whether there are any.
+    fn tell_fired(&self) -> bool {
+        let mut fired = self.with_local(|local| mem::take(&mut local.fired)).unwrap_or_default();
+        if fired.is_empty() {
+            return false;
+        }
+        for waiter in fired.drain(..) {
+            match waiter {
+                Waiter::Waker(waker) => Waker::wake(waker),
+                Waiter::Handler(node, side) => {
+                    node.fired(side);
+                    self.with_local(|local| local.due.push_back(Due::Handler(node, side)));
+                }
+                Waiter::Timer(node) => {
+                    self.with_local(|local| local.due.push_back(Due::Timer(node)));
+                }
+            }
+        }
+        // The memory is kept for the next turn.
+        self.with_local(|local| {
+            fired.append(&mut local.fired);
+            local.fired = fired;
+        });
+        true
     }
 
     /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether
@@ -49,54 +87,139 @@ impl Shared {
         progress
     }
 
-    /// Waits for descriptors, deadlines and other threads, if there is nothing to run; returns the wakers that are due.
-    fn wait(&self, blocking: bool) -> Vec<Waker> {
-        let mut fired = Vec::new();
-        let waited = self.with_local(|local| {
-            local.bottom_halves.refill(&self.scheduled);
-            let bottom_halves = local.bottom_halves.urgency();
-            let busy = !local.ready.is_empty() || !self.pushed.is_empty() || bottom_halves == Urgency::Now;
-            if busy && local.busy_turns < MAX_BUSY_TURNS {
-                local.busy_turns += 1;
-                local.timers.expire(&mut fired);
-                return Ok(());
+    /// Runs the callbacks that are due, and those that an outer turn has not run yet. Returns whether there were any.
+    fn run_due(&self) -> bool {
+        let mut progress = false;
+        while let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() {
+            progress = true;
+            match due {
+                Due::Handler(node, side) => node.run(side, self),
+                Due::Polled(node) => node.run_source(),
+                Due::Timer(node) => node.run(self),
             }
-            local.busy_turns = 0;
-            let mut timeout = if blocking && !busy { local.timers.timeout() } else { Some(Duration::ZERO) };
-            if bottom_halves == Urgency::Idle {
-                timeout = Some(timeout.map_or(IDLE_WAIT, |timeout| timeout.min(IDLE_WAIT)));
-            }
-            let sleeps = timeout != Some(Duration::ZERO);
-            let work = || !self.pushed.is_empty() || !self.scheduled.is_empty();
-            if sleeps && !self.notify.announce_sleep(work) {
-                timeout = Some(Duration::ZERO);
-            }
-            let waited = local.monitor.wait(timeout, &mut fired);
-            if sleeps {
-                self.notify.awake();
-            }
-            local.timers.expire(&mut fired);
-            waited.map(drop)
-        });
-        if let Err(error) = waited.expect("a context that has ended was polled") {
-            panic!("{} failed: {error}", self.choice.kind());
         }
-        fired
+        progress
+    }
+
+    /// Runs the coroutines that are ready. Returns whether there were any.
+    fn run_ready(&self) -> bool {
+        let mut pushed = self.pushed.take_all();
+        let ready = self.with_local(|local| {
+            local.ready.append(&mut pushed);
+            mem::take(&mut local.ready)
+        });
+        // What becomes ready from here on has its turn next time.
+        let mut progress = false;
+        let mut batch = Ready { shared: self, list: ready.unwrap_or_default() };
+        for woken in batch.list.by_ref() {
+            progress = true;
+            woken.run();
+        }
+        progress
+    }
+}
+
+/// How a turn begins.
+enum Plan {
+    /// There is something to run, and it isn't long since the monitor was asked.
+    Run,
+    /// The monitor is asked, and may sleep for so long.
+    Wait(Option<Duration>),
+    /// The same, after adaptive polling.
+    PollFirst(Option<Duration>),
+}
+
+/// Why a wait has ended.
+pub(super) struct Seen {
+    /// How many of those who fired waited for descriptors: the first ones.
+    pub(super) descriptors: usize,
+    /// Whether other threads had work.
+    pub(super) told: bool,
+}
+
+impl Loop {
+    fn plan(&mut self, shared: &Shared, blocking: bool) -> Plan {
+        self.listen(shared);
+        self.bottom_halves.refill(&shared.scheduled);
+        let bottom_halves = self.bottom_halves.urgency();
+        let busy = self.has_work(shared) || bottom_halves == Urgency::Now;
+        if busy && self.busy_turns < MAX_BUSY_TURNS {
+            return Plan::Run;
+        }
+        if busy || !blocking {
+            return Plan::Wait(Some(Duration::ZERO));
+        }
+        let mut timeout = self.timers.timeout();
+        if bottom_halves == Urgency::Idle {
+            timeout = Some(timeout.map_or(IDLE_WAIT, |timeout| timeout.min(IDLE_WAIT)));
+        }
+        if self.parameters.polling.is_on() { Plan::PollFirst(timeout) } else { Plan::Wait(timeout) }
+    }
+
+    /// Whether there is something to run, bottom halves apart.
+    fn has_work(&self, shared: &Shared) -> bool {
+        let none = self.ready.is_empty() && self.fired.is_empty() && self.due.is_empty() && shared.pushed.is_empty();
+        !none
+    }
+
+    /// Whether user code that ran since the turn was planned has left something to run.
+    pub(super) fn has_more_work(&mut self, shared: &Shared) -> bool {
+        self.bottom_halves.refill(&shared.scheduled);
+        self.has_work(shared) || self.bottom_halves.urgency() == Urgency::Now
+    }
+
+    /// Looks at the clock instead of waiting.
+    pub(super) fn skip_wait(&mut self, shared: &Shared) -> bool {
+        self.busy_turns += 1;
+        let told = self.listen(shared);
+        self.timers.expire(&mut self.fired);
+        told
+    }
+
+    /// Asks the monitor, which may sleep; the clock; and what other threads have to say.
+    pub(super) fn wait(&mut self, shared: &Shared, timeout: Option<Duration>) -> io::Result<Seen> {
+        self.busy_turns = 0;
+        let may_sleep = timeout != Some(Duration::ZERO) && shared.notify.announce_sleep();
+        let (timeout, batch) = match may_sleep {
+            true => (timeout, self.parameters.coalescing.batch()),
+            false => (Some(Duration::ZERO), Batch::ONE),
+        };
+        let waited = self.monitor.wait(timeout, batch, &mut self.fired);
+        let descriptors = self.fired.len();
+        let told = self.listen(shared);
+        self.timers.expire(&mut self.fired);
+        waited.map(|_| Seen { descriptors, told })
+    }
+
+    /// Accepts what other threads have told the loop. Returns whether there is work.
+    fn listen(&mut self, shared: &Shared) -> bool {
+        let reasons = shared.notify.accept();
+        if reasons.has(Reason::Parameters) {
+            self.parameters = shared.parameters();
+            self.sources.reset();
+        }
+        reasons.has(Reason::Work)
+    }
+}
+
+impl Coalescing {
+    fn batch(self) -> Batch {
+        Batch { size: self.events, longest: self.longest }
     }
 }
 
 /// Coroutines whose turn it is. If one of them panics, the others keep their turn.
-struct Batch<'a> {
+struct Ready<'a> {
     shared: &'a Shared,
     list: WokenList,
 }
 
-impl Drop for Batch<'_> {
+impl Drop for Ready<'_> {
     fn drop(&mut self) {
         if !self.list.is_empty() {
             self.shared.with_local(|local| {
                 self.list.append(&mut local.ready);
-                std::mem::swap(&mut self.list, &mut local.ready);
+                mem::swap(&mut self.list, &mut local.ready);
             });
         }
     }

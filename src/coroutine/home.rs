@@ -9,6 +9,7 @@
 //! A `Woken` owns its block's queue entry (rule 4 of [`super::block`]).
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -53,7 +54,7 @@ pub struct Watch(pub u64);
 /// the home's own, where [`is_current`](Self::is_current) holds.
 ///
 /// [`AioContext`](crate::AioContext) is one; `tests/foreign_home.rs` has another in a few lines.
-pub trait Home: Send + Sync + 'static {
+pub trait Home: Any + Send + Sync {
     /// Takes a coroutine that is to run, and makes sure that the loop calls [`Woken::run`] on it soon, on its own
     /// thread and not from within this call.
     fn schedule(&self, woken: Woken);

@@ -19,7 +19,7 @@
 //! # Homes and threads
 //!
 //! A started coroutine never changes threads: its stack may hold an `Rc`, a `MutexGuard`, or the address of a
-//! thread-local. A [spawned](crate::AioContext::spawn) coroutine's home is the loop it was spawned on; a coroutine that
+//! thread-local. A [spawned](crate::aio::Local::spawn) coroutine's home is the loop it was spawned on; a coroutine that
 //! is driven by its handle gets the loop that runs on its thread, if there is one, as its home when it first parks.
 //!
 //! # Panics and cancellation

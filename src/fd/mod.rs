@@ -3,15 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::coroutine::{self, Home, Interest, Watch};
 use crate::park;
 use crate::sys;
 
-/// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up. Returns at once if there is.
+/// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up.
 ///
-/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks. The descriptor should be
+/// A coroutine parks, if it has a home or a loop runs on its thread, also if the descriptor is ready: the others have
+/// their turn. So read first, and wait when there is nothing to read. Anyone else blocks. The descriptor should be
 /// non-blocking: another reader may take the input first.
 ///
 /// ```
@@ -34,7 +34,8 @@ use crate::sys;
 ///
 /// # Errors
 ///
-/// What the kernel says about the descriptor.
+/// What the kernel says about the descriptor, if it says so at once. Otherwise one that can't be waited for counts as
+/// ready, and the error comes with the next use of it.
 ///
 /// # Panics
 ///
@@ -44,13 +45,15 @@ pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or
-/// refused. Returns at once if there is.
+/// refused.
 ///
-/// A coroutine parks, if it has a home or a loop runs on its thread; anyone else blocks.
+/// A coroutine parks, if it has a home or a loop runs on its thread, also if the descriptor is ready; anyone else
+/// blocks.
 ///
 /// # Errors
 ///
-/// What the kernel says about the descriptor.
+/// What the kernel says about the descriptor, if it says so at once. Otherwise one that can't be waited for counts as
+/// ready, and the error comes with the next use of it.
 ///
 /// # Panics
 ///
@@ -62,9 +65,6 @@ pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
 fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
     let Some(home) = coroutine::home() else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
     loop {
-        if sys::poll::wait(fd, interest.poll_events(), Some(Duration::ZERO))? != 0 {
-            return Ok(());
-        }
         let watch = home.watch_fd(fd, interest, park::waker())?;
         let watching = Watching { home: &home, watch: Some(watch) };
         park::park();

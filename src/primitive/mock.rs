@@ -3,7 +3,7 @@
 pub(crate) use loom::cell::UnsafeCell;
 pub(crate) use loom::sync::atomic;
 
-use atomic::{AtomicBool, AtomicU64, Ordering};
+use atomic::{AtomicU64, Ordering};
 
 /// A Relaxed store to an atomic that other threads change by read-modify-writes.
 ///
@@ -12,12 +12,6 @@ use atomic::{AtomicBool, AtomicU64, Ordering};
 /// latter must have come first, and would show its result as the newer one: an execution that no machine has.
 pub(crate) trait Overwrite<T> {
     fn overwrite(&self, value: T);
-}
-
-impl Overwrite<bool> for AtomicBool {
-    fn overwrite(&self, value: bool) {
-        self.swap(value, Ordering::Relaxed);
-    }
 }
 
 impl Overwrite<u64> for AtomicU64 {

@@ -2,7 +2,7 @@
 
 pub(crate) use std::sync::atomic;
 
-use atomic::{AtomicBool, AtomicU64, Ordering};
+use atomic::{AtomicU64, Ordering};
 
 /// [`std::cell::UnsafeCell`], accessed through closures as loom's is.
 #[derive(Debug)]
@@ -29,13 +29,6 @@ impl<T> UnsafeCell<T> {
 /// A Relaxed store to an atomic that other threads change by read-modify-writes. (See the model's twin.)
 pub(crate) trait Overwrite<T> {
     fn overwrite(&self, value: T);
-}
-
-impl Overwrite<bool> for AtomicBool {
-    #[inline(always)]
-    fn overwrite(&self, value: bool) {
-        self.store(value, Ordering::Relaxed);
-    }
 }
 
 impl Overwrite<u64> for AtomicU64 {

@@ -42,6 +42,8 @@ pub(crate) struct Ring {
     flags: EnterFlags,
     /// The flag of entries whose success nobody waits for, if the kernel knows it (since Linux 5.17).
     quietly: squeue::Flags,
+    /// Whether the kernel can wait for many completions, and after some time for one (since Linux 6.12).
+    has_min_wait: bool,
 }
 
 impl Ring {
@@ -82,7 +84,8 @@ impl Ring {
             true => squeue::Flags::SKIP_SUCCESS,
             false => squeue::Flags::empty(),
         };
-        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), submits: 0, flags, quietly })
+        let has_min_wait = parameters.is_feature_min_timeout();
+        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), submits: 0, flags, quietly, has_min_wait })
     }
 
     /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a
@@ -130,7 +133,7 @@ impl Ring {
     /// Submits what is queued, and takes out completions before they fill their queue.
     fn submit(&mut self) -> io::Result<()> {
         self.submits += 1;
-        let result = self.call(0, Some(Duration::ZERO));
+        let result = self.call(0, 0, Some(Duration::ZERO));
         let completions = self.ring.completion();
         if completions.len() * 2 > completions.capacity() {
             self.early.extend(completions.map(token_and_result));
@@ -152,6 +155,22 @@ impl Ring {
     ///
     /// A signal, or a shortage in the kernel, ends the wait early; what has not been submitted is with the next call.
     pub(crate) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.enter_with(want, 0, timeout)
+    }
+
+    /// As [`enter`](Self::enter), but when `longest` has passed since the call, one completion is enough. A kernel that
+    /// can't do that (before Linux 6.12) waits for one completion.
+    pub(crate) fn enter_for(&mut self, want: u32, longest: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        if !self.has_min_wait {
+            return self.enter(want.min(1), timeout);
+        }
+        // The kernel would wait longer than `timeout` if it were told to.
+        let longest = timeout.map_or(longest, |timeout| timeout.min(longest));
+        let micros = u32::try_from(longest.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX);
+        self.enter_with(want, micros, timeout)
+    }
+
+    fn enter_with(&mut self, want: u32, min_wait_micros: u32, timeout: Option<Duration>) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
             let entry = entry.clone();
             if self.try_push(&entry) {
@@ -161,7 +180,7 @@ impl Ring {
             }
         }
         let want = if self.early.is_empty() { want } else { 0 };
-        match self.call(want, timeout) {
+        match self.call(want, min_wait_micros, timeout) {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
@@ -171,10 +190,10 @@ impl Ring {
     }
 
     /// io_uring_enter(2).
-    fn call(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+    fn call(&mut self, want: u32, min_wait_micros: u32, timeout: Option<Duration>) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let timespec = timeout.map(Timespec::from);
-        let mut args = SubmitArgs::new();
+        let mut args = SubmitArgs::new().min_wait_usec(min_wait_micros);
         if let Some(timespec) = &timespec {
             args = args.timespec(timespec);
         }
@@ -185,8 +204,12 @@ impl Ring {
     /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this
     /// call.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let nothing_to_submit = self.backlog.is_empty() && self.ring.submission().is_empty();
-        nothing_to_submit && !self.has_more() && self.ring.completion().is_empty() && self.early.is_empty()
+        !self.has_queued() && !self.has_more() && self.ring.completion().is_empty() && self.early.is_empty()
+    }
+
+    /// Whether there is something to submit.
+    pub(crate) fn has_queued(&mut self) -> bool {
+        !self.backlog.is_empty() || !self.ring.submission().is_empty()
     }
 
     /// Whether the kernel has completions that the next [`enter`](Self::enter) brings without waiting: their queue was

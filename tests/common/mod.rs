@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{self, AssertUnwindSafe};
@@ -257,6 +258,55 @@ pub(crate) fn context() -> AioContext {
 
 /// All kinds of monitors.
 pub(crate) const MONITORS: [MonitorKind; 3] = [MonitorKind::Poll, MonitorKind::Epoll, MonitorKind::IoUring];
+
+/// Runs a scenario with each monitor.
+pub(crate) fn each(scenario: impl Fn(&AioContext) + Send + Sync + 'static) {
+    within(LIMIT, move || each_here(scenario));
+}
+
+/// As [`each`], on the calling thread.
+pub(crate) fn each_here(scenario: impl Fn(&AioContext)) {
+    for kind in MONITORS {
+        if let Some(context) = with(kind) {
+            println!("with {kind}");
+            scenario(&context);
+        }
+    }
+}
+
+/// A context with this monitor, if it can be had.
+pub(crate) fn with(kind: MonitorKind) -> Option<AioContext> {
+    match AioContext::builder().monitor(kind).build() {
+        Ok(context) => {
+            assert_eq!(context.monitor().kind(), kind);
+            Some(context)
+        }
+        Err(error) => {
+            println!("SKIPPED with {kind}: {error}");
+            None
+        }
+    }
+}
+
+pub(crate) fn eventfd() -> OwnedFd {
+    // SAFETY: no memory arguments; the descriptor is new.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    assert!(fd >= 0, "an eventfd");
+    // SAFETY: as above.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub(crate) fn raise(eventfd: &OwnedFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: a valid buffer.
+    assert_eq!(unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), 8) }, 8);
+}
+
+pub(crate) fn lower(eventfd: &OwnedFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: a valid buffer.
+    assert_eq!(unsafe { libc::read(eventfd.as_raw_fd(), count.as_mut_ptr().cast(), 8) }, 8);
+}
 
 #[track_caller]
 pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

@@ -14,13 +14,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
-use super::Calls;
+use super::super::slab::SPENT;
+use super::super::waiter::Waiter;
 use super::descriptors::Descriptors;
-use super::watches::SPENT;
-use crate::coroutine::Interest;
+use super::{Calls, Refused, Side};
 use crate::sys::epoll::{self, Event};
 use crate::sys::eventfd::EventFd;
 
@@ -56,13 +55,14 @@ impl Epoll {
     pub(super) fn watch(
         &mut self,
         fd: RawFd,
-        interest: Interest,
-        waker: &Waker,
-        fired: &mut Vec<Waker>,
+        side: Side,
+        waiter: Waiter,
+        fired: &mut Vec<Waiter>,
         calls: &mut Calls,
-    ) -> io::Result<u64> {
-        let events = interest.poll_events();
-        let mut armed = self.arm(fd, self.descriptors.events(fd) | events, calls);
+    ) -> Result<u64, Refused> {
+        let events = side.events();
+        let others = self.descriptors.events(fd).unwrap_or_default();
+        let mut armed = self.arm(fd, others | events, calls);
         if armed.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT)) {
             // The number has been reused: see the head.
             self.descriptors.fire_all(fd, fired);
@@ -70,31 +70,39 @@ impl Epoll {
             armed = self.arm(fd, events, calls);
         }
         match armed {
-            Ok(()) => Ok(self.descriptors.insert(fd, interest, waker.clone())),
-            // A regular file or a directory: always ready.
+            Ok(()) => Ok(self.descriptors.insert(fd, side, waiter)),
+            // A regular file or a directory: always ready, and never in trouble.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                fired.push(waker.clone());
+                if side == Side::Trouble {
+                    return Ok(SPENT);
+                }
+                fired.push(waiter);
                 Ok(SPENT)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(Refused { error, waiter }),
         }
     }
 
-    pub(super) fn unwatch(&mut self, watch: u64, calls: &mut Calls) -> Option<Waker> {
-        let (fd, waker) = self.descriptors.remove(watch)?;
+    pub(super) fn unwatch(&mut self, watch: u64, calls: &mut Calls) -> Option<Waiter> {
+        let (fd, waiter) = self.descriptors.remove(watch)?;
         // It stays armed for the others; an event that nobody waits for any more disarms it.
-        if self.descriptors.events(fd) == 0 {
+        if self.descriptors.events(fd).is_none() {
             calls.controls += 1;
             self.epoll.delete(fd);
             self.descriptors.state(fd).exists = false;
         }
-        Some(waker)
+        Some(waiter)
+    }
+
+    /// How many watches there are.
+    pub(super) fn watches(&self) -> usize {
+        self.descriptors.watches()
     }
 
     pub(super) fn wait(
         &mut self,
         timeout: Option<Duration>,
-        fired: &mut Vec<Waker>,
+        fired: &mut Vec<Waiter>,
         calls: &mut Calls,
     ) -> io::Result<bool> {
         let mut events = [Event { events: 0, u64: 0 }; EVENTS];
@@ -115,14 +123,15 @@ impl Epoll {
         Ok(notified)
     }
 
-    fn dispatch(&mut self, token: u64, ready: i16, fired: &mut Vec<Waker>, calls: &mut Calls) {
+    fn dispatch(&mut self, token: u64, ready: i16, fired: &mut Vec<Waiter>, calls: &mut Calls) {
         let fd = token as u32 as RawFd;
         if u64::from(self.descriptors.state(fd).generation) != token >> 32 {
             return;
         }
         self.descriptors.fire(fd, ready, fired);
-        let rest = self.descriptors.events(fd);
-        if rest != 0 && self.arm(fd, rest, calls).is_err() {
+        if let Some(rest) = self.descriptors.events(fd)
+            && self.arm(fd, rest, calls).is_err()
+        {
             // The descriptor was closed while they wait for it. The kernel won't tell them any more, so we do.
             self.descriptors.fire_all(fd, fired);
         }

@@ -26,12 +26,11 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::Calls;
-use super::watches::{self, Watches};
-use crate::coroutine::Interest;
+use super::super::slab::{self, Slab};
+use super::super::waiter::Waiter;
+use super::{Batch, Calls, Failed, Side};
 use crate::primitive::UnsafeCell;
 use crate::sys::eventfd::EventFd;
 use crate::sys::ring::Ring;
@@ -46,20 +45,22 @@ const NOTIFIER: u64 = 2;
 const CANCEL: u64 = 3;
 
 const fn token(kind: u64, number: u64) -> u64 {
-    kind << watches::BITS | number
+    kind << slab::BITS | number
 }
 
 /// Watches descriptors through a ring.
 #[derive(Debug)]
 pub(super) struct IoUring {
     ring: Ring,
-    watches: Watches<()>,
+    watches: Slab<Waiter>,
     notifier: Arc<EventFd>,
     notifier_state: Notifier,
     /// What the kernel reads the notifier into.
     buffer: Rc<UnsafeCell<u64>>,
     /// Whether watches were withdrawn that the kernel still has.
     has_withdrawn: bool,
+    /// The watches that the kernel has refused since somebody asked for them.
+    failed: Vec<Failed>,
 }
 
 /// What the kernel does for the notifier.
@@ -88,11 +89,12 @@ impl IoUring {
     pub(super) fn new(notifier: Arc<EventFd>) -> io::Result<Self> {
         let mut monitor = Self {
             ring: Ring::new()?,
-            watches: Watches::new(),
+            watches: Slab::new(),
             notifier,
             notifier_state: Notifier::Nothing,
             buffer: Rc::new(UnsafeCell::new(0)),
             has_withdrawn: false,
+            failed: Vec::new(),
         };
         monitor.watch_notifier(Notifier::Reads);
         // Shows whether the ring can be entered: a filter may forbid that alone.
@@ -100,34 +102,64 @@ impl IoUring {
         Ok(monitor)
     }
 
-    pub(super) fn watch(&mut self, fd: RawFd, interest: Interest, waker: &Waker) -> u64 {
-        let number = self.watches.insert(waker.clone(), ());
-        self.ring.poll(fd, interest.poll_events(), token(WATCH, number));
+    pub(super) fn watch(&mut self, fd: RawFd, side: Side, waiter: Waiter) -> u64 {
+        let number = self.watches.insert(waiter);
+        self.ring.poll(fd, side.events(), token(WATCH, number));
         number
     }
 
-    pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
-        let (waker, ()) = self.watches.withdraw(watch)?;
+    pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waiter> {
+        let waiter = self.watches.withdraw(watch)?;
         self.ring.end_poll(token(WATCH, watch), token(UNWATCH, watch));
         self.has_withdrawn = true;
-        Some(waker)
+        Some(waiter)
+    }
+
+    /// The watches, of those that were asked for since the last wait, whose descriptors can't be watched.
+    pub(super) fn failed(&mut self, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<Vec<Failed>> {
+        calls.controls += 1;
+        self.failed.clear();
+        self.ring.enter(0, Some(Duration::ZERO))?;
+        self.collect(fired, calls);
+        Ok(mem::take(&mut self.failed))
+    }
+
+    /// Tells the kernel what it has to do, if there is anything.
+    pub(super) fn submit(&mut self, calls: &mut Calls) -> io::Result<()> {
+        if self.ring.has_queued() {
+            calls.controls += 1;
+            self.has_withdrawn = false;
+            self.ring.enter(0, Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a wait would end at once. It takes no system call to see that.
+    pub(super) fn has_news(&mut self) -> bool {
+        !self.ring.is_quiet()
     }
 
     pub(super) fn wait(
         &mut self,
         timeout: Option<Duration>,
-        fired: &mut Vec<Waker>,
+        batch: Batch,
+        fired: &mut Vec<Waiter>,
         calls: &mut Calls,
     ) -> io::Result<bool> {
         if timeout == Some(Duration::ZERO) && self.ring.is_quiet() {
             return Ok(false);
         }
-        let want = u32::from(timeout != Some(Duration::ZERO));
-        let start = Instant::now();
+        let may_sleep = timeout != Some(Duration::ZERO);
+        // Where nothing ends the wait but events, nobody asks how late it is.
+        let start = timeout.map(|_| Instant::now());
         let mut left = timeout;
         loop {
             calls.waits += 1;
-            self.ring.enter(want, left)?;
+            match may_sleep {
+                false => self.ring.enter(0, left)?,
+                true if batch.is_one() => self.ring.enter(1, left)?,
+                true => self.ring.enter_for(batch.size, batch.longest, left)?,
+            }
             self.has_withdrawn = false;
             let mut seen = self.collect(fired, calls);
             while self.ring.has_more() {
@@ -139,12 +171,17 @@ impl IoUring {
                     more => seen = seen.max(more),
                 }
             }
-            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            left = timeout.zip(start).map(|(timeout, start)| timeout.saturating_sub(start.elapsed()));
             // The ends of withdrawn watches are no reason to return.
-            if seen != Seen::Ends || want == 0 || left == Some(Duration::ZERO) {
+            if seen != Seen::Ends || !may_sleep || left == Some(Duration::ZERO) {
                 return Ok(seen == Seen::Signal);
             }
         }
+    }
+
+    /// Forgets what the kernel does, which it does for the process that this one was forked from.
+    pub(super) fn disown(&mut self) {
+        self.notifier_state = Notifier::Nothing;
     }
 
     /// Tells the kernel which watches were withdrawn, so that it lets go of their files.
@@ -162,15 +199,20 @@ impl IoUring {
     }
 
     /// Takes out all completions.
-    fn collect(&mut self, fired: &mut Vec<Waker>, calls: &mut Calls) -> Seen {
+    fn collect(&mut self, fired: &mut Vec<Waiter>, calls: &mut Calls) -> Seen {
         let mut seen = Seen::Nothing;
         let mut signal = None;
         for (token, result) in self.ring.completions() {
-            let what = match token >> watches::BITS {
-                // An error is for the waiter, who meets it by itself.
+            let what = match token >> slab::BITS {
                 WATCH => match self.watches.remove(token) {
-                    Some((waker, ())) => {
-                        fired.push(waker);
+                    // What is always ready is never in trouble.
+                    Some(Waiter::Handler(_, Side::Trouble)) if result == -libc::EINVAL => Seen::Ends,
+                    // An error is for the waiter, who meets it by itself.
+                    Some(waiter) => {
+                        if result < 0 {
+                            self.failed.push(Failed { watch: token, errno: -result });
+                        }
+                        fired.push(waiter);
                         Seen::Ready
                     }
                     None => Seen::Ends,

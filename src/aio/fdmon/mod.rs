@@ -33,17 +33,16 @@ mod descriptors;
 mod epoll;
 mod io_uring;
 mod poll;
-mod watches;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::epoll::Epoll;
 use self::io_uring::IoUring;
 use self::poll::Poll;
+use super::waiter::Waiter;
 use crate::coroutine::Interest;
 use crate::sys::eventfd::EventFd;
 
@@ -70,10 +69,78 @@ pub(in crate::aio) struct Calls {
     pub(in crate::aio) controls: u64,
 }
 
+/// What of a descriptor is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::aio) enum Side {
+    /// Input, end of file, a connection to accept.
+    Input,
+    /// Room for output, a connection established.
+    Output,
+    /// Errors and hang-ups alone.
+    Trouble,
+}
+
+impl Side {
+    pub(in crate::aio) const ALL: [Self; 3] = [Self::Input, Self::Output, Self::Trouble];
+
+    /// The events of poll(2) that answer it, besides those of trouble, which are always told.
+    fn events(self) -> i16 {
+        match self {
+            Self::Input => Interest::Readable.poll_events(),
+            Self::Output => Interest::Writable.poll_events(),
+            Self::Trouble => 0,
+        }
+    }
+}
+
+impl From<Interest> for Side {
+    fn from(interest: Interest) -> Self {
+        match interest {
+            Interest::Readable => Self::Input,
+            Interest::Writable => Self::Output,
+        }
+    }
+}
+
+/// How many events a wait is for.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::aio) struct Batch {
+    /// So many, or fewer if
+    pub(in crate::aio) size: u32,
+    /// so much time has passed since the wait began; then for one.
+    pub(in crate::aio) longest: Duration,
+}
+
+impl Batch {
+    /// A wait for one event.
+    pub(in crate::aio) const ONE: Self = Self { size: 1, longest: Duration::ZERO };
+
+    fn is_one(self) -> bool {
+        self.size <= 1 || self.longest.is_zero()
+    }
+}
+
+/// A descriptor that can't be watched.
+#[derive(Debug)]
+pub(in crate::aio) struct Refused {
+    pub(in crate::aio) error: io::Error,
+    /// Whoever was to be told. A waker's drop may be user code, so it is the caller's.
+    #[expect(dead_code, reason = "to be dropped where that is allowed")]
+    pub(in crate::aio) waiter: Waiter,
+}
+
+/// A watch whose descriptor turned out not to be one that can be watched.
+#[derive(Debug)]
+pub(in crate::aio) struct Failed {
+    pub(in crate::aio) watch: u64,
+    pub(in crate::aio) errno: i32,
+}
+
 /// Watches descriptors. See the head for what it promises.
 #[derive(Debug)]
 pub(in crate::aio) struct Monitor {
     backend: Backend,
+    notifier: Arc<EventFd>,
     calls: Calls,
 }
 
@@ -87,38 +154,36 @@ enum Backend {
 impl Monitor {
     /// A monitor of the calling thread that also wakes up when `notifier` is signalled.
     pub(in crate::aio) fn new(kind: MonitorKind, notifier: &Arc<EventFd>) -> io::Result<Self> {
-        let notifier = notifier.clone();
         let backend = match kind {
-            MonitorKind::Poll => Backend::Poll(Poll::new(notifier)),
-            MonitorKind::Epoll => Backend::Epoll(Epoll::new(notifier)?),
-            MonitorKind::IoUring => Backend::IoUring(Box::new(IoUring::new(notifier)?)),
+            MonitorKind::Poll => Backend::Poll(Poll::new(notifier.clone())),
+            MonitorKind::Epoll => Backend::Epoll(Epoll::new(notifier.clone())?),
+            MonitorKind::IoUring => Backend::IoUring(Box::new(IoUring::new(notifier.clone())?)),
         };
-        Ok(Self { backend, calls: Calls::default() })
+        Ok(Self { backend, notifier: notifier.clone(), calls: Calls::default() })
     }
 
-    /// Watches a descriptor, once. Returns the watch's number; a descriptor that is always ready may go to `fired` at
-    /// once, and so do the waiters of a descriptor that turns out to be gone.
+    /// Watches a side of a descriptor, once. Returns the watch's number; who waits for a descriptor that is always
+    /// ready may go to `fired` at once, and so do those who wait for one that turns out to be gone.
     pub(in crate::aio) fn watch(
         &mut self,
-        fd: BorrowedFd<'_>,
-        interest: Interest,
-        waker: &Waker,
-        fired: &mut Vec<Waker>,
-    ) -> io::Result<u64> {
-        let fd = fd.as_raw_fd();
+        fd: RawFd,
+        side: Side,
+        waiter: Waiter,
+        fired: &mut Vec<Waiter>,
+    ) -> Result<u64, Refused> {
         if fd < 0 {
             // AT_FDCWD, say.
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
+            return Err(Refused { error: io::Error::from_raw_os_error(libc::EBADF), waiter });
         }
         match &mut self.backend {
-            Backend::Poll(poll) => Ok(poll.watch(fd, interest, waker)),
-            Backend::Epoll(epoll) => epoll.watch(fd, interest, waker, fired, &mut self.calls),
-            Backend::IoUring(ring) => Ok(ring.watch(fd, interest, waker)),
+            Backend::Poll(poll) => Ok(poll.watch(fd, side, waiter)),
+            Backend::Epoll(epoll) => epoll.watch(fd, side, waiter, fired, &mut self.calls),
+            Backend::IoUring(ring) => Ok(ring.watch(fd, side, waiter)),
         }
     }
 
-    /// Ends a watch. Returns its waker, unless it has fired.
-    pub(in crate::aio) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
+    /// Ends a watch. Returns who waited, unless it has fired.
+    pub(in crate::aio) fn unwatch(&mut self, watch: u64) -> Option<Waiter> {
         match &mut self.backend {
             Backend::Poll(poll) => poll.unwatch(watch),
             Backend::Epoll(epoll) => epoll.unwatch(watch, &mut self.calls),
@@ -126,13 +191,77 @@ impl Monitor {
         }
     }
 
-    /// Waits for events, at most `timeout` (`None`: without limit); moves the wakers of what is ready to `fired`.
-    /// Returns whether the notifier was signalled, and has cleared it. A signal ends the wait early, with no events.
-    pub(in crate::aio) fn wait(&mut self, timeout: Option<Duration>, fired: &mut Vec<Waker>) -> io::Result<bool> {
+    /// Sees to it that the kernel knows of all watches; returns those, of the ones that it didn't know yet, whose
+    /// descriptors can't be watched after all. They fire, or have fired, as well.
+    pub(in crate::aio) fn failed(&mut self, fired: &mut Vec<Waiter>) -> io::Result<Vec<Failed>> {
+        match &mut self.backend {
+            Backend::Poll(poll) => poll.failed(&mut self.calls),
+            Backend::Epoll(_) => Ok(Vec::new()),
+            Backend::IoUring(ring) => ring.failed(fired, &mut self.calls),
+        }
+    }
+
+    /// How many watches there are that a look at user memory doesn't see fire.
+    pub(in crate::aio) fn hidden_watches(&self) -> usize {
+        match &self.backend {
+            Backend::Poll(poll) => poll.watches(),
+            Backend::Epoll(epoll) => epoll.watches(),
+            Backend::IoUring(_) => 0,
+        }
+    }
+
+    /// Tells the kernel what it has to watch, if it doesn't know.
+    pub(in crate::aio) fn submit(&mut self) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.submit(&mut self.calls),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a look at user memory shows that a watch has fired.
+    pub(in crate::aio) fn has_news(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.has_news(),
+            _ => false,
+        }
+    }
+
+    /// Waits for a batch of events, at most `timeout` (`None`: without limit); moves those who wait for what is ready to
+    /// `fired`. Returns whether the notifier was signalled, and has cleared it. A signal ends the wait early, with no
+    /// events.
+    pub(in crate::aio) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        batch: Batch,
+        fired: &mut Vec<Waiter>,
+    ) -> io::Result<bool> {
+        if batch.is_one() || timeout == Some(Duration::ZERO) {
+            return self.wait_once(timeout, Batch::ONE, fired);
+        }
+        let start = Instant::now();
+        let mut notified = self.wait_once(timeout, batch, fired)?;
+        let mut count = fired.len() + usize::from(notified);
+        while count != 0 && count < batch.size as usize {
+            let left = batch.longest.min(timeout.unwrap_or(Duration::MAX)).saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            // The kernel's batch, if it has one, was complete with what isn't an event.
+            let rest = Batch { size: batch.size - count as u32, longest: left };
+            notified |= self.wait_once(Some(left), rest, fired)?;
+            let before = std::mem::replace(&mut count, fired.len() + usize::from(notified));
+            if count == before {
+                break;
+            }
+        }
+        Ok(notified)
+    }
+
+    fn wait_once(&mut self, timeout: Option<Duration>, batch: Batch, fired: &mut Vec<Waiter>) -> io::Result<bool> {
         match &mut self.backend {
             Backend::Poll(poll) => poll.wait(timeout, fired, &mut self.calls),
             Backend::Epoll(epoll) => epoll.wait(timeout, fired, &mut self.calls),
-            Backend::IoUring(ring) => ring.wait(timeout, fired, &mut self.calls),
+            Backend::IoUring(ring) => ring.wait(timeout, batch, fired, &mut self.calls),
         }
     }
 
@@ -141,6 +270,14 @@ impl Monitor {
         if let Backend::IoUring(ring) = &mut self.backend {
             ring.flush(&mut self.calls);
         }
+    }
+
+    /// Forgets what the kernel has of it, without telling the kernel: this process was forked from the one whose it is.
+    pub(in crate::aio) fn disown(&mut self) {
+        if let Backend::IoUring(ring) = &mut self.backend {
+            ring.disown();
+        }
+        self.backend = Backend::Poll(Poll::new(self.notifier.clone()));
     }
 
     /// The system calls that it has made.

@@ -10,12 +10,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
-use super::Calls;
+use super::super::waiter::Waiter;
 use super::descriptors::Descriptors;
-use crate::coroutine::Interest;
+use super::{Calls, Failed, Side};
 use crate::sys::eventfd::EventFd;
 use crate::sys::poll::{self, Entry};
 
@@ -38,22 +37,36 @@ impl Poll {
         Self { descriptors: Descriptors::new(), entries, notifier }
     }
 
-    pub(super) fn watch(&mut self, fd: RawFd, interest: Interest, waker: &Waker) -> u64 {
-        let number = self.descriptors.insert(fd, interest, waker.clone());
+    pub(super) fn watch(&mut self, fd: RawFd, side: Side, waiter: Waiter) -> u64 {
+        let number = self.descriptors.insert(fd, side, waiter);
         self.update(fd);
         number
     }
 
-    pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waker> {
-        let (fd, waker) = self.descriptors.remove(watch)?;
+    pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waiter> {
+        let (fd, waiter) = self.descriptors.remove(watch)?;
         self.update(fd);
-        Some(waker)
+        Some(waiter)
+    }
+
+    /// How many watches there are.
+    pub(super) fn watches(&self) -> usize {
+        self.descriptors.watches()
+    }
+
+    /// The watches whose descriptors can't be watched.
+    pub(super) fn failed(&mut self, calls: &mut Calls) -> io::Result<Vec<Failed>> {
+        calls.controls += 1;
+        poll::wait_many(&mut self.entries, Some(Duration::ZERO))?;
+        let bad = self.entries.iter().filter(|entry| entry.revents & libc::POLLNVAL != 0);
+        let failed = |watch| Failed { watch, errno: libc::EBADF };
+        Ok(bad.flat_map(|entry| self.descriptors.on(entry.fd)).map(failed).collect())
     }
 
     pub(super) fn wait(
         &mut self,
         timeout: Option<Duration>,
-        fired: &mut Vec<Waker>,
+        fired: &mut Vec<Waiter>,
         calls: &mut Calls,
     ) -> io::Result<bool> {
         calls.waits += 1;
@@ -83,19 +96,19 @@ impl Poll {
         let events = self.descriptors.events(fd);
         let index = *self.descriptors.state(fd);
         match (events, index) {
-            (0, 0) => {}
-            (0, index) => {
+            (None, 0) => {}
+            (None, index) => {
                 self.entries.swap_remove(index);
                 *self.descriptors.state(fd) = 0;
                 if let Some(&Entry { fd: moved, .. }) = self.entries.get(index) {
                     *self.descriptors.state(moved) = index;
                 }
             }
-            (events, 0) => {
+            (Some(events), 0) => {
                 *self.descriptors.state(fd) = self.entries.len();
                 self.entries.push(Entry { fd, events, revents: 0 });
             }
-            (events, index) => self.entries[index].events = events,
+            (Some(events), index) => self.entries[index].events = events,
         }
     }
 }

@@ -1,0 +1,344 @@
+//! A context as its own thread sees it.
+#![allow(unsafe_code)] // # Safety: coroutines on our own thread that may borrow (`block_on`) or aren't `Send`.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::panic::{self, AssertUnwindSafe, Location};
+use std::sync::Arc;
+use std::thread;
+
+use super::bh::{self, BottomHalf};
+use super::builder::MonitorChoice;
+use super::fd_handler::FdHandler;
+use super::handler::FdCallbacks;
+use super::parameters::{Coalescing, Polling};
+use super::remote::Remote;
+use super::shared::{Shared, refuse_coroutine};
+use super::stats::Stats;
+use super::timer::Timer;
+use super::transaction::Transaction;
+use crate::coroutine::{self, Builder, Home};
+use crate::task::{self, JoinHandle};
+
+/// An [`AioContext`](super::AioContext) as its own thread sees it: what the context dereferences to, and what
+/// [`current`] returns in its coroutines and callbacks.
+///
+/// # Dropping
+///
+/// does nothing to the context. A `Local` may outlive it; then there is nothing left to be done with it, as its methods
+/// say.
+#[derive(Clone)]
+pub struct Local {
+    shared: Arc<Shared>,
+    /// Neither `Send` nor `Sync`.
+    marker: PhantomData<*mut ()>,
+}
+
+/// The context whose coroutine or callback the caller is, if it is one.
+///
+/// ```
+/// use aioco::{AioContext, aio};
+///
+/// assert!(aio::current().is_none());
+/// let context = AioContext::new()?;
+/// let sum = context.block_on(|| {
+///     // Deep down, where nobody has the context at hand.
+///     let context = aio::current().expect("a coroutine of a context");
+///     let parts = [1, 2].map(|part| context.spawn(move || part).expect("a stack"));
+///     parts.into_iter().map(|part| part.join().expect("no panic")).sum::<i32>()
+/// });
+/// assert_eq!(sum, 3);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn current() -> Option<Local> {
+    let home: Arc<dyn Any + Send + Sync> = coroutine::home().or_else(coroutine::current_home)?;
+    home.downcast().ok().map(Local::of)
+}
+
+impl Local {
+    pub(super) fn of(shared: Arc<Shared>) -> Self {
+        Self { shared, marker: PhantomData }
+    }
+
+    /// Ends the context.
+    pub(super) fn end(&self) {
+        self.shared.end();
+    }
+
+    /// Which monitor this context has, and why.
+    ///
+    /// ```
+    /// let context = aioco::AioContext::new()?;
+    /// println!("descriptors are monitored by {}", context.monitor());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn monitor(&self) -> &MonitorChoice {
+        &self.shared.choice
+    }
+
+    /// What this context has done for its loop: system calls, sleeps, polls.
+    ///
+    /// ```
+    /// let context = aioco::AioContext::new()?;
+    /// context.block_on(|| aioco::yield_now());
+    /// assert_eq!(context.stats().signals, 0, "nobody had to wake it");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Spawns `f` as a coroutine of this context; it starts at one of the next turns.
+    ///
+    /// # Errors
+    ///
+    /// - If no stack can be had; the message names `vm.max_map_count` where that is the cause.
+    /// - [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    #[track_caller]
+    pub fn spawn<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+        self.spawn_with(Builder::new(), f)
+    }
+
+    /// As [`spawn`](Self::spawn), with a name or a stack size.
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Self::spawn), and as [`Builder::create`].
+    #[track_caller]
+    pub fn spawn_with<T: Send + 'static>(
+        &self,
+        builder: Builder,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        self.shared.refuse_if_ended()?;
+        task::spawn_sendable(self.home(), builder, Location::caller(), f)
+    }
+
+    /// As [`spawn`](Self::spawn), for a closure and a result that needn't be `Send`.
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    /// let context = aioco::AioContext::new()?;
+    /// let shared = Rc::new(Cell::new(1));
+    /// let other = shared.clone();
+    /// context.spawn_local(move || other.set(2))?.join().unwrap();
+    /// assert_eq!(shared.get(), 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Self::spawn).
+    #[track_caller]
+    pub fn spawn_local<T: 'static>(&self, f: impl FnOnce() -> T + 'static) -> io::Result<JoinHandle<T>> {
+        self.shared.refuse_if_ended()?;
+        // SAFETY: `f` borrows nothing.
+        unsafe { task::spawn_local_on(self.home(), Location::caller(), f) }
+    }
+
+    /// Makes a bottom half: `callback` runs on this thread, in a turn of this context, when it has been scheduled.
+    ///
+    /// ```
+    /// use std::{cell::Cell, rc::Rc};
+    /// let context = aioco::AioContext::new()?;
+    /// let runs = Rc::new(Cell::new(0));
+    /// let count = runs.clone();
+    /// let bottom_half = context.bottom_half(move || count.set(count.get() + 1));
+    /// bottom_half.schedule();
+    /// bottom_half.schedule(); // twice before it runs is once
+    /// assert!(context.poll(true));
+    /// assert_eq!(runs.get(), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// A callback that panics does so out of [`poll`](Self::poll); those behind it have their turn in the next one.
+    pub fn bottom_half(&self, callback: impl FnMut() + 'static) -> BottomHalf {
+        BottomHalf::new(&self.shared, callback)
+    }
+
+    /// Runs `f` once, in the next turn, in its turn among the bottom halves.
+    pub fn schedule_once(&self, f: impl FnOnce() + 'static) {
+        self.shared.push_bottom_half(bh::Node::once(&self.shared, f));
+    }
+
+    /// Makes a timer: `callback` runs on this thread, in a turn of this context, when the time has come that it is armed
+    /// for.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let context = aioco::AioContext::new()?;
+    /// let timer = context.timer(|| println!("a millisecond has passed"));
+    /// let start = Instant::now();
+    /// timer.arm_after(Duration::from_millis(1));
+    /// context.run_until(|| !timer.is_armed());
+    /// assert!(start.elapsed() >= Duration::from_millis(1));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// A callback that panics does so out of [`poll`](Self::poll); others that are due have their turn in the next one.
+    pub fn timer(&self, callback: impl FnMut() + 'static) -> Timer {
+        Timer::new(&self.shared, callback)
+    }
+
+    /// Has callbacks run when a descriptor is ready, until the handler that is returned is dropped. The descriptor is
+    /// borrowed for as long.
+    ///
+    /// ```
+    /// use aioco::{AioContext, aio::FdCallbacks};
+    /// use std::{cell::Cell, io::{Read, Write}, os::unix::net::UnixStream, rc::Rc};
+    ///
+    /// let (ours, mut theirs) = UnixStream::pair()?;
+    /// let ours = Rc::new(ours);
+    /// let received = Rc::new(Cell::new(0));
+    /// let context = AioContext::new()?;
+    /// let on_readable = {
+    ///     let (ours, received) = (ours.clone(), received.clone());
+    ///     move || received.set(received.get() + (&*ours).read(&mut [0; 16]).unwrap())
+    /// };
+    /// let _handler = context.add_fd(&ours, FdCallbacks::new().on_readable(on_readable))?;
+    /// theirs.write_all(b"abc")?;
+    /// context.run_until(|| received.get() == 3);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// A callback that panics does so out of [`poll`](Self::poll); others that are due have their turn in the next one.
+    ///
+    /// # Errors
+    ///
+    /// - What the kernel says about the descriptor, as far as it says it now: io_uring and poll tell callbacks, as if it
+    ///   were ready. (A [`Transaction`] always tells.)
+    /// - [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    pub fn add_fd<'fd>(&self, fd: &'fd impl AsFd, callbacks: FdCallbacks) -> io::Result<FdHandler<'fd>> {
+        let handler = FdHandler::borrowing(&self.shared, fd.as_fd(), callbacks);
+        handler.add(&self.shared)?;
+        Ok(handler)
+    }
+
+    /// As [`add_fd`](Self::add_fd), for a descriptor that the handler owns: it is dropped, on this thread, when the
+    /// handler has been removed. It may be shared with the callbacks (`Rc`).
+    ///
+    /// # Errors
+    ///
+    /// As [`add_fd`](Self::add_fd); then the descriptor is dropped.
+    pub fn add_owned_fd(&self, fd: impl AsFd + 'static, callbacks: FdCallbacks) -> io::Result<FdHandler<'static>> {
+        let handler = FdHandler::owning(&self.shared, fd, callbacks);
+        handler.add(&self.shared)?;
+        Ok(handler)
+    }
+
+    /// Begins a transaction, in which many handlers are added and removed at once.
+    pub fn transaction<'fd>(&self) -> Transaction<'fd> {
+        Transaction::new(&self.shared)
+    }
+
+    /// Changes how the loop polls before it sleeps.
+    pub fn set_polling(&self, polling: Polling) {
+        self.shared.change_parameters(|parameters| parameters.polling = polling);
+    }
+
+    /// Changes how many events the loop sleeps for.
+    pub fn set_coalescing(&self, coalescing: Coalescing) {
+        self.shared.change_parameters(|parameters| parameters.coalescing = coalescing);
+    }
+
+    /// Runs `f` as a coroutine of this context, and the loop until it has ended. What `f` borrows need not be
+    /// `'static`.
+    ///
+    /// # Panics
+    ///
+    /// - If `f` panics, with its payload.
+    /// - Inside of a coroutine.
+    /// - If no stack can be had.
+    ///
+    /// # Aborts
+    ///
+    /// If the loop panics while `f` is suspended and `f` refuses to be unwound: its borrows could not be ended.
+    #[track_caller]
+    pub fn block_on<T>(&self, f: impl FnOnce() -> T) -> T {
+        refuse_coroutine("block_on");
+        let location = Location::caller();
+        // SAFETY: `Running` doesn't let us leave before the coroutine has ended.
+        let spawned = unsafe { task::spawn_scoped(self.home(), location, f) };
+        let running = Running { context: self, handle: Some(spawned.expect("no stack for a coroutine")) };
+        running.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+    }
+
+    /// One turn: waits for events if `blocking` is set and there is nothing to run, then runs what there is.
+    ///
+    /// Returns whether something was done: a bottom half that isn't an idle one was run, a callback of a handler or a
+    /// timer, or a coroutine. A wake-up alone, without anything to do, is nothing done; nor is a change of parameters. A
+    /// turn that blocks returns without having done anything only for such a reason, or a signal of the system.
+    ///
+    /// It may be called from within callbacks: such a nested turn first runs what the outer one hasn't run yet, and
+    /// leaves alone what is running.
+    ///
+    /// # Panics
+    ///
+    /// - Inside of a coroutine.
+    /// - If the context has ended.
+    /// - If a callback panics, or a coroutine that is driven by its handle: with the payload. What hasn't been run has its
+    ///   turn in the next call.
+    pub fn poll(&self, blocking: bool) -> bool {
+        refuse_coroutine("poll");
+        self.shared.run_once(blocking)
+    }
+
+    /// Turns until `done` says so. It is asked before each turn.
+    ///
+    /// # Panics
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        let _home = self.shared.enter();
+        while !done() {
+            self.poll(true);
+        }
+    }
+
+    /// What other threads reach this context by.
+    pub fn remote(&self) -> Remote {
+        Remote::of(self.shared.clone())
+    }
+
+    /// This context as a home.
+    pub fn home(&self) -> Arc<dyn Home> {
+        self.shared.clone()
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").finish_non_exhaustive()
+    }
+}
+
+/// The coroutine of a `block_on`, which ends before this is gone.
+struct Running<'a, T> {
+    context: &'a Local,
+    handle: Option<JoinHandle<T>>,
+}
+
+impl<T> Running<'_, T> {
+    fn join(mut self) -> thread::Result<T> {
+        let is_finished = || self.handle.as_ref().is_none_or(JoinHandle::is_finished);
+        self.context.run_until(is_finished);
+        let handle = self.handle.take().expect("taken only here");
+        handle.join()
+    }
+}
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        // Only when a turn panicked: the coroutine borrows from our caller, so it has to end now.
+        if let Some(handle) = self.handle.take() {
+            handle.cancel();
+            while !handle.is_finished() {
+                // A second panic has been reported by the hook; the first one is on its way up.
+                let _ = panic::catch_unwind(AssertUnwindSafe(|| self.context.poll(true)));
+            }
+        }
+    }
+}

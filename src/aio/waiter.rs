@@ -1,0 +1,18 @@
+//! Who waits: for a descriptor, or for a point in time.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::fdmon::Side;
+use super::{handler, timer};
+
+/// Somebody whom the loop tells, on its own thread, that an event has come.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// Whoever called a parking hook: a coroutine, as a rule. It is woken.
+    Waker(Waker),
+    /// A handler of this side of its descriptor. Its callback has its turn.
+    Handler(Arc<handler::Node>, Side),
+    /// A timer. Its callback has its turn.
+    Timer(Arc<timer::Node>),
+}
