@@ -291,11 +291,9 @@ impl Node {
 
     /// Has the source do what it has to do, unless the callback has done it.
     pub(super) fn run_source(&self) {
-        self.with_source(|source, polled| {
-            if mem::take(&mut polled.is_hit) {
-                source.ready();
-            }
-        });
+        if self.with_polled(|polled| mem::take(&mut polled.is_hit)) {
+            self.with_source(|source| source.ready());
+        }
     }
 
     /// Whether there is a source, be it one that is running.
@@ -303,13 +301,11 @@ impl Node {
         self.own.with(|own| own.polled.exists())
     }
 
-    /// Calls `f` with the source, if there is one that isn't running, and with what the loop knows of it.
-    pub(super) fn with_source<R>(&self, f: impl FnOnce(&mut dyn PollSource, &mut Polled) -> R) -> Option<R> {
-        let taken = self.own.with(|own| Some((own.source.take()?, mem::take(&mut own.polled))));
-        let (source, polled) = taken?;
-        let mut calling = Calling { node: self, source: Some(source), polled };
-        let source = calling.source.as_deref_mut()?;
-        Some(f(source, &mut calling.polled))
+    /// Calls `f` with the source, if there is one that isn't running.
+    pub(super) fn with_source<R>(&self, f: impl FnOnce(&mut dyn PollSource) -> R) -> Option<R> {
+        let source = self.own.with(|own| own.source.take())?;
+        let mut calling = Calling { node: self, source: Some(source) };
+        calling.source.as_mut().map(|source| f(&mut **source))
     }
 
     /// Calls `f` with what the loop knows of the source. No user code has a place in it.
@@ -351,16 +347,11 @@ impl Drop for Running<'_> {
 struct Calling<'a> {
     node: &'a Node,
     source: Option<Box<dyn PollSource>>,
-    polled: Polled,
 }
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
         let source = self.source.take().filter(|_| !self.node.is_removed());
-        let polled = mem::take(&mut self.polled);
-        self.node.own.with(|own| {
-            own.source = source;
-            own.polled = polled;
-        });
+        self.node.own.with(|own| own.source = source);
     }
 }

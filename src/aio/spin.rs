@@ -135,8 +135,8 @@ impl<'a> Listed<'a> {
 
     fn begin(&self) {
         for node in &self.nodes {
-            node.with_source(|source, polled| {
-                if !mem::replace(&mut polled.has_begun, true) {
+            node.with_source(|source| {
+                if !node.with_polled(|polled| mem::replace(&mut polled.has_begun, true)) {
                     source.begin();
                 }
             });
@@ -169,23 +169,27 @@ impl Drop for Listed<'_> {
 
 /// Looks at a source; queues it, and returns true, if it has something to do.
 fn look(shared: &Shared, node: &Arc<Node>, start: Instant) -> bool {
-    let has_something = node.with_source(|source, polled| source.poll() && !mem::replace(&mut polled.is_hit, true));
-    if has_something != Some(true) {
+    if node.with_source(|source| source.poll()) != Some(true) {
         return false;
     }
     let now = Instant::now();
     shared.with_local(|local| {
         let polling = local.parameters.polling;
-        node.with_polled(|polled| polled.source.had_event(polling, now - start, now));
-        local.due.push_back(Due::Polled(node.clone()));
+        let is_new = node.with_polled(|polled| {
+            polled.source.had_event(polling, now - start, now);
+            !mem::replace(&mut polled.is_hit, true)
+        });
+        if is_new {
+            local.due.push_back(Due::Polled(node.clone()));
+        }
     });
     true
 }
 
 /// Tells a source that it isn't looked at any more, if it was; looks at it for the last time.
 fn end(shared: &Shared, node: &Arc<Node>) -> bool {
-    let had_begun = node.with_source(|source, polled| {
-        let had_begun = mem::take(&mut polled.has_begun);
+    let had_begun = node.with_source(|source| {
+        let had_begun = node.with_polled(|polled| mem::take(&mut polled.has_begun));
         if had_begun {
             source.end();
         }
