@@ -1,15 +1,12 @@
 //! This project's event loop, through its public interface only.
 
 use std::cell::{Cell, OnceCell};
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::aioco::aio::Trigger;
-use ::aioco::coroutine::{Home, Interest, Watch};
+use ::aioco::aio::{FdCallbacks, FdHandler, Polling, Trigger};
 use ::aioco::{AioContext, aio, fd, park};
 
 use super::event_fd::EventFd;
@@ -134,6 +131,16 @@ pub fn wake_sleeping(times: u64) -> Duration {
     on_two_threads(|| context().block_on(|| serve(&rally)), || context().block_on(|| answer(&rally)))
 }
 
+/// The same with loops that poll before they sleep, as those of I/O threads do.
+pub fn wake_polling(times: u64) -> Duration {
+    let polling = || {
+        let context = AioContext::builder().polling(Polling::up_to(Duration::from_nanos(32_768)));
+        context.build().expect("a context can be had")
+    };
+    let rally = Rally::new(times);
+    on_two_threads(|| polling().block_on(|| serve(&rally)), || polling().block_on(|| answer(&rally)))
+}
+
 /// A round trip of wakes between coroutines on two threads whose loops don't sleep.
 pub fn wake_busy(times: u64) -> Duration {
     let rally = Arc::new(Rally::new(times));
@@ -176,22 +183,33 @@ fn park_until_seen(rally: &Rally, hit: u64) {
     }
 }
 
-/// Watching `N` descriptors and unwatching them.
+/// Adding handlers of `N` descriptors in one transaction, and removing them in another.
 pub fn register<const N: u32>(times: u64) -> Duration {
     let fds = EventFd::silent(N);
     let context = context();
     timed(|| {
         for _ in 0..times {
-            Watches::new(&context, fds);
+            let handlers = add_all(&context, fds);
+            let mut transaction = context.transaction();
+            transaction.remove_all(handlers);
+            transaction.commit().expect("nothing is added");
         }
     })
+}
+
+fn add_all(context: &AioContext, fds: &'static [EventFd]) -> Vec<FdHandler<'static>> {
+    let mut transaction = context.transaction();
+    for fd in fds {
+        transaction.add(fd, FdCallbacks::new().on_readable(|| unreachable!("nobody signals it")));
+    }
+    transaction.commit().expect("an eventfd can be watched")
 }
 
 /// A turn that doesn't wait, with `N` descriptors of which none is ready.
 pub fn idle_turn<const N: u32>(times: u64) -> Duration {
     let fds = EventFd::silent(N);
     let context = context();
-    let _watches = Watches::new(&context, fds);
+    let _handlers = add_all(&context, fds);
     timed(|| {
         for _ in 0..times {
             assert!(!context.poll(false));
@@ -199,37 +217,14 @@ pub fn idle_turn<const N: u32>(times: u64) -> Duration {
     })
 }
 
-/// Watches of descriptors, until they are dropped.
-struct Watches {
-    home: Arc<dyn Home>,
-    watches: Vec<Watch>,
-}
-
-impl Watches {
-    fn new(context: &AioContext, fds: &[EventFd]) -> Self {
-        let home = context.home();
-        let watch = |fd: &EventFd| home.watch_fd(fd.as_fd(), Interest::Readable, Waker::noop().clone());
-        let watches = fds.iter().map(|fd| watch(fd).expect("an eventfd can be watched")).collect();
-        Self { home, watches }
-    }
-}
-
-impl Drop for Watches {
-    fn drop(&mut self) {
-        for watch in self.watches.drain(..) {
-            self.home.unwatch(watch);
-        }
-    }
-}
-
-/// A deadline that is set and withdrawn.
+/// A timer that is armed and cancelled.
 pub fn timer_cancel(times: u64) -> Duration {
     let context = context();
-    let home = context.home();
+    let timer = context.timer(|| unreachable!("it is cancelled"));
     timed(|| {
         for _ in 0..times {
-            let watch = home.watch_deadline(Instant::now() + FAR, Waker::noop().clone());
-            assert!(!home.unwatch(watch));
+            timer.arm_after(FAR);
+            assert!(timer.cancel());
         }
     })
 }

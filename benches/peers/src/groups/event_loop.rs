@@ -55,6 +55,14 @@ pub const GROUP: Group = Group {
             method: on_one_core(WAKE_SLEEPING),
         },
         Case {
+            name: "wake-polling",
+            about: "the same as wake-sleeping, where aioco's loops may poll for up to 32 us before they sleep",
+            method: on_two_cores(contestants!(
+                A in [Aioco] => aioco::wake_polling,
+                S in [CurrentThread, MultiThread] => tokio::wake_sleeping::<S>,
+            )),
+        },
+        Case {
             // Without tokio-mt, whose workers sleep whatever the others do.
             name: "wake-busy",
             about: "a round trip as in wake-sleeping, between loops that look for work without sleeping: poll(false); \
@@ -110,8 +118,8 @@ pub const GROUP: Group = Group {
         },
         Case {
             name: "register-10k",
-            about: "watch 10 000 eventfds for input, then unwatch them, and a turn; per descriptor; raw-ring: 64 to a \
-                    system call",
+            about: "watch 10 000 eventfds for input, then unwatch them, and a turn; per descriptor; aioco: one \
+                    transaction each; raw-ring: 64 to a system call",
             method: Method::Timed {
                 cores: Cores::One,
                 units: MANY,
