@@ -259,6 +259,10 @@ impl Queue {
         self.0 = new;
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Takes out the first.
     pub(super) fn pop(&mut self) -> Option<Entry> {
         // SAFETY: the queue owned the count.

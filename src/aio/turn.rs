@@ -3,7 +3,6 @@
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use super::bh_state::Urgency;
@@ -24,41 +23,46 @@ impl Shared {
     /// See [`Local::poll`](super::Local::poll).
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
         let _home = self.enter();
-        self.wait(blocking);
+        let fired = self.wait(blocking);
         // Coroutines are woken first, and run last: callbacks may panic.
-        let mut progress = self.tell_fired();
-        progress |= self.run_bottom_halves();
-        progress |= self.run_due();
+        let mut progress = self.tell_fired(fired);
+        if self.with_local(|local| local.has_callbacks(self)).unwrap_or_default() {
+            progress |= self.run_bottom_halves();
+            progress |= self.run_due();
+        }
         progress |= self.run_ready();
         self.with_local(|local| local.monitor.flush());
         progress
     }
 
-    /// Waits for descriptors, deadlines and other threads, if there is nothing to run.
-    fn wait(&self, blocking: bool) {
-        let waited = self.with_local(|local| match local.plan(self, blocking) {
-            Plan::Run => {
-                local.skip_wait(self);
-                Ok(Ok(()))
-            }
-            Plan::Wait(timeout) => Ok(local.wait(self, timeout).map(drop)),
-            Plan::PollFirst(timeout) => Err(timeout),
+    /// Waits for descriptors, deadlines and other threads, if there is nothing to run. Returns those who waited for what
+    /// has happened.
+    fn wait(&self, blocking: bool) -> Vec<Waiter> {
+        const ENDED: &str = "a context that has ended was polled";
+        let waited = self.with_local(|local| {
+            let waited = match local.plan(self, blocking) {
+                Plan::Run => {
+                    local.skip_wait(self);
+                    Ok(())
+                }
+                Plan::Wait(timeout) => local.wait(self, timeout).map(drop),
+                Plan::PollFirst(timeout) => return Err(timeout),
+            };
+            Ok(waited.map(|()| mem::take(&mut local.fired)))
         });
-        let waited = waited.expect("a context that has ended was polled");
-        if let Err(error) = waited.unwrap_or_else(|timeout| self.poll_then_wait(timeout)) {
-            panic!("{} failed: {error}", self.choice.kind());
-        }
+        let waited = waited.expect(ENDED).unwrap_or_else(|timeout| {
+            self.poll_then_wait(timeout)?;
+            Ok(self.with_local(|local| mem::take(&mut local.fired)).expect(ENDED))
+        });
+        waited.unwrap_or_else(|error| panic!("{} failed: {error}", self.choice.kind()))
     }
 
     /// Wakes the coroutines, and queues the callbacks, that waited for what has happened. Returns whether there are any.
-    fn tell_fired(&self) -> bool {
-        let mut fired = self.with_local(|local| mem::take(&mut local.fired)).unwrap_or_default();
-        if fired.is_empty() {
-            return false;
-        }
+    fn tell_fired(&self, mut fired: Vec<Waiter>) -> bool {
+        let any = !fired.is_empty();
         for waiter in fired.drain(..) {
             match waiter {
-                Waiter::Waker(waker) => Waker::wake(waker),
+                Waiter::Waker(waker) => waker.wake(),
                 Waiter::Handler(node, side) => {
                     node.fired(side);
                     self.with_local(|local| local.due.push_back(Due::Handler(node, side)));
@@ -68,18 +72,19 @@ impl Shared {
                 }
             }
         }
-        // The memory is kept for the next turn.
-        self.with_local(|local| {
-            fired.append(&mut local.fired);
-            local.fired = fired;
-        });
-        true
+        if any {
+            // The memory is kept for the next turn.
+            self.with_local(|local| {
+                fired.append(&mut local.fired);
+                local.fired = fired;
+            });
+        }
+        any
     }
 
     /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether
     /// there was progress.
     fn run_bottom_halves(&self) -> bool {
-        self.with_local(|local| local.bottom_halves.refill(&self.scheduled));
         let mut progress = false;
         while let Some(entry) = self.with_local(|local| local.bottom_halves.pop()).flatten() {
             progress |= entry.run();
@@ -101,7 +106,7 @@ impl Shared {
         progress
     }
 
-    /// Runs the coroutines that are ready. Returns whether there were any.
+    /// Runs the coroutines that are ready. Returns whether there are any.
     fn run_ready(&self) -> bool {
         let mut pushed = self.pushed.take_all();
         let ready = self.with_local(|local| {
@@ -160,6 +165,12 @@ impl Loop {
     fn has_work(&self, shared: &Shared) -> bool {
         let none = self.ready.is_empty() && self.fired.is_empty() && self.due.is_empty() && shared.pushed.is_empty();
         !none
+    }
+
+    /// Whether there are callbacks to run, of whatever kind.
+    fn has_callbacks(&mut self, shared: &Shared) -> bool {
+        self.bottom_halves.refill(&shared.scheduled);
+        !self.bottom_halves.is_empty() || !self.due.is_empty()
     }
 
     /// Whether user code that ran since the turn was planned has left something to run.
