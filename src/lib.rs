@@ -27,7 +27,7 @@
 //!
 //! - [`AioContext`] is an event loop: spawn coroutines on it, and let it run. [`JoinHandle`] waits for one, or cancels
 //!   it.
-//! - [`fd`] waits for descriptors; [`park`] is the primitive under everything that waits.
+//! - [`block`] reads and writes files and block devices. [`fd`] waits for descriptors; [`park`] is the primitive under everything that waits.
 //! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the
 //!   rules.
 //! - [`coroutine::Home`] lets coroutines live on an event loop of your own.
@@ -54,6 +54,8 @@
 
 #[cfg(not(all(test, loom)))]
 pub mod aio;
+#[cfg(not(all(test, loom)))]
+pub mod block;
 #[cfg(not(all(test, loom)))]
 pub mod coroutine;
 #[cfg(not(all(test, loom)))]

@@ -1,5 +1,5 @@
 //! A context as its own thread sees it.
-#![allow(unsafe_code)] // # Safety: coroutines on our own thread that may borrow (`block_on`) or aren't `Send`.
+#![allow(unsafe_code)] // # Safety: coroutines on our own thread that may borrow (`block_on`) or aren't `Send`; requests, whose contract is passed on.
 
 use std::any::Any;
 use std::fmt;
@@ -16,11 +16,13 @@ use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
-use super::shared::{Shared, refuse_coroutine};
+use super::request::Request;
+use super::shared::{Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
 use super::transaction::Transaction;
 use crate::coroutine::{self, Builder, Home};
+use crate::sys::file::Call;
 use crate::task::{self, JoinHandle};
 
 /// An [`AioContext`](super::AioContext) as its own thread sees it: what the context dereferences to, and what
@@ -54,13 +56,18 @@ pub struct Local {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn current() -> Option<Local> {
-    let home: Arc<dyn Any + Send + Sync> = coroutine::home().or_else(coroutine::current_home)?;
-    home.downcast().ok().map(Local::of)
+    coroutine::home().or_else(coroutine::current_home).and_then(Local::from_home)
 }
 
 impl Local {
     pub(super) fn of(shared: Arc<Shared>) -> Self {
         Self { shared, marker: PhantomData }
+    }
+
+    /// The context that this home is, if it is one.
+    pub(crate) fn from_home(home: Arc<dyn Home>) -> Option<Self> {
+        let home: Arc<dyn Any + Send + Sync> = home;
+        home.downcast().ok().map(Self::of)
     }
 
     /// Ends the context.
@@ -306,6 +313,54 @@ impl Local {
     /// This context as a home.
     pub fn home(&self) -> Arc<dyn Home> {
         self.shared.clone()
+    }
+}
+
+/// What block I/O needs of a context.
+impl Local {
+    /// Whether the context carries out requests itself: it has a ring.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.shared.with_local(|local| local.monitor.takes_requests()).unwrap_or_default()
+    }
+
+    /// Has the kernel carry out a request, at the latest when the loop has nothing else to do. Returns whether the context
+    /// hasn't ended.
+    ///
+    /// # Safety
+    ///
+    /// The request is begun, and stays in place until it is done; and so does what the call names, which is valid as
+    /// [`Call::run`] demands it.
+    ///
+    /// # Panics
+    ///
+    /// If the context doesn't [take requests](Self::takes_requests).
+    pub(crate) unsafe fn request(&self, call: &Call, request: &Request) -> bool {
+        // SAFETY: passed on.
+        let queued = self.shared.with_local(|local| unsafe { local.monitor.request(call, request.into()) });
+        queued.is_some()
+    }
+
+    /// Cancels a request that was made here, and blocks until it is done.
+    pub(crate) fn finish(&self, request: &Request) {
+        let finished = self.shared.with_local(|local| local.monitor.finish(request, &mut local.fired));
+        // A context that has ended has finished its requests.
+        finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
+    }
+
+    /// Notes that a request was carried out at once. Returns whether the others should have their turn.
+    pub(crate) fn is_due_for_others(&self) -> bool {
+        /// Requests that may be carried out in a row.
+        const MAX_INLINE: u32 = 64;
+
+        let due = self.shared.with_local(|local| {
+            local.inline_requests += 1;
+            let due = local.inline_requests >= MAX_INLINE;
+            if due {
+                local.inline_requests = 0;
+            }
+            due
+        });
+        due.unwrap_or_default()
     }
 }
 

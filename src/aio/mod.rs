@@ -66,6 +66,7 @@ pub(crate) mod notify;
 mod parameters;
 mod polling;
 mod remote;
+pub(crate) mod request;
 mod shared;
 mod slab;
 mod sleep;

@@ -68,6 +68,8 @@ pub(super) struct Loop {
     pub(super) polls: Polls,
     /// Turns in a row that looked at no descriptor.
     pub(super) busy_turns: u32,
+    /// Requests that were carried out at once since somebody last made room for the others.
+    pub(super) inline_requests: u32,
 }
 
 /// A callback that is to run.
@@ -94,6 +96,7 @@ impl Shared {
             sources: Sources::default(),
             polls: Polls::default(),
             busy_turns: 0,
+            inline_requests: 0,
         };
         Ok(Self {
             pushed: RunQueue::new(),
@@ -214,8 +217,15 @@ impl Shared {
                 break;
             }
         }
+        // Requests of coroutines that are driven by their handles: the kernel has their memory until then.
+        let finished = self.with_local(|local| local.monitor.finish_all(&mut local.fired));
+        finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
         let local = self.local.with(Option::take);
-        drop(local);
+        if let Some(mut local) = local {
+            let fired = std::mem::take(&mut local.fired);
+            drop(local);
+            fired.into_iter().for_each(Waiter::wake);
+        }
     }
 
     /// Drops the callbacks of handlers and bottom halves, and all that is to be told.
@@ -282,6 +292,13 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("monitor", &self.choice).finish_non_exhaustive()
     }
+}
+
+/// Ends the process: the kernel may still have memory that is about to go.
+#[cold]
+pub(super) fn abort_with_requests(error: &io::Error) -> ! {
+    eprintln!("requests that are under way can't be waited for: {error}");
+    process::abort();
 }
 
 /// Panics if the caller is a coroutine.

@@ -182,6 +182,10 @@ impl Loop {
     /// Looks at the clock instead of waiting.
     pub(super) fn skip_wait(&mut self, shared: &Shared) -> bool {
         self.busy_turns += 1;
+        if self.monitor.has_requests() {
+            // The kernel goes to work while coroutines run. An error comes again with the next wait, which reports it.
+            let _ = self.monitor.submit();
+        }
         let told = self.listen(shared);
         self.timers.expire(&mut self.fired);
         told

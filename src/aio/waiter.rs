@@ -16,3 +16,12 @@ pub(super) enum Waiter {
     /// A timer. Its callback has its turn.
     Timer(Arc<timer::Node>),
 }
+
+impl Waiter {
+    /// Tells somebody of a context that has ended: a coroutine that lives on is woken.
+    pub(super) fn wake(self) {
+        if let Self::Waker(waker) = self {
+            waker.wake();
+        }
+    }
+}

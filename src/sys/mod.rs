@@ -2,7 +2,7 @@
 //!
 //! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
 //! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel
-//! ([`ring`]), and a call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on
+//! ([`ring`]), requests to files ([`file`]), and a call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on
 //! `EINTR`, and returns `io::Result`.
 //!
 //! # Safety
@@ -12,6 +12,7 @@
 
 pub(crate) mod epoll;
 pub(crate) mod eventfd;
+pub(crate) mod file;
 pub(crate) mod mmap;
 pub(crate) mod poll;
 pub(crate) mod ring;

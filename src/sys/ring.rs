@@ -10,7 +10,7 @@
 //! # Safety
 //!
 //! An entry may let the kernel write to memory until its completion; whoever queues such a one keeps the memory
-//! ([`read`](Ring::read)). The other entries name descriptors and tokens only, which the kernel checks.
+//! ([`read`](Ring::read), [`request`](Ring::request)). The other entries name descriptors and tokens only, which the kernel checks.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,8 +19,9 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::file::{Call, What};
 use io_uring::squeue::Entry;
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{Builder, EnterFlags, IoUring, cqueue, opcode, squeue};
 
 /// Entries of the submission queue. When it is full it is submitted, so this is how much goes in one call.
@@ -106,6 +107,11 @@ impl Ring {
         self.push(opcode::AsyncCancel::new(target).build().user_data(token));
     }
 
+    /// Queues the end of everything that is under way.
+    pub(crate) fn cancel_all(&mut self, token: u64) {
+        self.push(opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(token));
+    }
+
     /// Queues a read from where the descriptor stands.
     ///
     /// # Safety
@@ -114,6 +120,38 @@ impl Ring {
     /// been taken out, also if the ring is dropped before that.
     pub(crate) unsafe fn read(&mut self, fd: RawFd, buffer: *mut u8, len: u32, token: u64) {
         self.push(opcode::Read::new(Fd(fd), buffer, len).build().user_data(token));
+    }
+
+    /// Queues a request to a file.
+    ///
+    /// # Safety
+    ///
+    /// What the call names is valid as [`Call::run`] demands it, and used for nothing else that conflicts, until the
+    /// completion with this token has been taken out, also if the ring is dropped before that. (Vectors themselves only
+    /// until it has been submitted.)
+    pub(crate) unsafe fn request(&mut self, call: &Call, token: u64) {
+        let fd = Fd(call.fd);
+        let flags = call.flags;
+        let entry = match call.what {
+            What::Read { buffer, len } => {
+                opcode::Read::new(fd, buffer, len).offset(call.offset).rw_flags(flags).build()
+            }
+            What::Write { buffer, len } => {
+                opcode::Write::new(fd, buffer, len).offset(call.offset).rw_flags(flags).build()
+            }
+            What::ReadVectored { vectors, count } => {
+                opcode::Readv::new(fd, vectors.cast(), count).offset(call.offset).rw_flags(flags).build()
+            }
+            What::WriteVectored { vectors, count } => {
+                opcode::Writev::new(fd, vectors.cast(), count).offset(call.offset).rw_flags(flags).build()
+            }
+            What::Sync { data_only } => {
+                let flags = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+                opcode::Fsync::new(fd).flags(flags).build()
+            }
+            What::Allocate { mode, len } => opcode::Fallocate::new(fd, len).offset(call.offset).mode(mode).build(),
+        };
+        self.push(entry.user_data(token));
     }
 
     fn push(&mut self, entry: Entry) {
@@ -147,7 +185,7 @@ impl Ring {
     }
 
     fn try_push(&mut self, entry: &Entry) -> bool {
-        // SAFETY: entries refer to no memory but that of `read`, whose caller keeps it until the completion.
+        // SAFETY: entries refer to no memory but that of `read` and `request`, whose callers keep it until the completion.
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 

@@ -16,7 +16,8 @@
 //!
 //! # Safety
 //!
-//! The kernel writes to the buffer of the notifier's read until that completes. The buffer is counted; when the monitor
+//! The kernel writes to what requests name until they complete: their makers keep that in place, and a context that ends
+//! finishes them. And it writes to the buffer of the notifier's read until that completes. The buffer is counted; when the monitor
 //! is dropped it cancels the read and takes out its completion, and if that doesn't come, it leaks the buffer. (Closing
 //! the ring alone wouldn't do: the kernel ends what is under way some time later.)
 #![allow(unsafe_code)]
@@ -24,15 +25,18 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::request::Request;
 use super::super::slab::{self, Slab};
 use super::super::waiter::Waiter;
 use super::{Batch, Calls, Failed, Side};
 use crate::primitive::UnsafeCell;
 use crate::sys::eventfd::EventFd;
+use crate::sys::file::Call;
 use crate::sys::ring::Ring;
 
 /// A watch; its number follows.
@@ -41,8 +45,10 @@ const WATCH: u64 = 0;
 const UNWATCH: u64 = 1;
 /// The read from the notifier, or the poll for it.
 const NOTIFIER: u64 = 2;
-/// The end of that.
+/// The end of that, or of a request.
 const CANCEL: u64 = 3;
+/// A request; its address follows. (Addresses have 47 bits, 56 at most.)
+const REQUEST: u64 = 4;
 
 const fn token(kind: u64, number: u64) -> u64 {
     kind << slab::BITS | number
@@ -59,6 +65,10 @@ pub(super) struct IoUring {
     buffer: Rc<UnsafeCell<u64>>,
     /// Whether watches were withdrawn that the kernel still has.
     has_withdrawn: bool,
+    /// Requests that the kernel has, or is to get.
+    pending: usize,
+    /// Whether there are requests that it is to get.
+    has_requests: bool,
     /// The watches that the kernel has refused since somebody asked for them.
     failed: Vec<Failed>,
 }
@@ -95,6 +105,8 @@ impl IoUring {
             buffer: Rc::new(UnsafeCell::new(0)),
             has_withdrawn: false,
             failed: Vec::new(),
+            pending: 0,
+            has_requests: false,
         };
         monitor.watch_notifier(Notifier::Reads);
         // Shows whether the ring can be entered: a filter may forbid that alone.
@@ -124,11 +136,55 @@ impl IoUring {
         Ok(mem::take(&mut self.failed))
     }
 
+    /// Has the kernel carry out a request, from the next call on.
+    ///
+    /// # Safety
+    ///
+    /// The request is begun, and stays in place until it is done; and so does what the call names, which is valid as
+    /// [`Call::run`] demands it.
+    pub(super) unsafe fn request(&mut self, call: &Call, request: NonNull<Request>) {
+        self.pending += 1;
+        self.has_requests = true;
+        // SAFETY: contract. Whoever drops the monitor sees to it that nothing is pending.
+        unsafe { self.ring.request(call, token(REQUEST, request.as_ptr().expose_provenance() as u64)) };
+    }
+
+    /// Whether there are requests that the kernel doesn't know of.
+    pub(super) fn has_requests(&self) -> bool {
+        self.has_requests
+    }
+
+    /// Cancels a request, and blocks until it is done. Those who wait for what else happens meanwhile are passed on.
+    pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<()> {
+        let address = ptr::from_ref(request).addr() as u64;
+        self.ring.cancel(token(REQUEST, address), token(CANCEL, 0));
+        while request.result().is_none() {
+            calls.waits += 1;
+            self.ring.enter(1, None)?;
+            self.collect(fired, calls);
+        }
+        Ok(())
+    }
+
+    /// Cancels all requests, and blocks until they are done.
+    pub(super) fn finish_all(&mut self, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<()> {
+        if self.pending != 0 {
+            self.ring.cancel_all(token(CANCEL, 0));
+        }
+        while self.pending != 0 {
+            calls.waits += 1;
+            self.ring.enter(1, None)?;
+            self.collect(fired, calls);
+        }
+        Ok(())
+    }
+
     /// Tells the kernel what it has to do, if there is anything.
     pub(super) fn submit(&mut self, calls: &mut Calls) -> io::Result<()> {
         if self.ring.has_queued() {
             calls.controls += 1;
             self.has_withdrawn = false;
+            self.has_requests = false;
             self.ring.enter(0, Some(Duration::ZERO))?;
         }
         Ok(())
@@ -161,6 +217,7 @@ impl IoUring {
                 true => self.ring.enter_for(batch.size, batch.longest, left)?,
             }
             self.has_withdrawn = false;
+            self.has_requests = false;
             let mut seen = self.collect(fired, calls);
             while self.ring.has_more() {
                 calls.waits += 1;
@@ -217,6 +274,19 @@ impl IoUring {
                     }
                     None => Seen::Ends,
                 },
+                REQUEST => {
+                    self.pending -= 1;
+                    let address = (token & !(u64::MAX << slab::BITS)) as usize;
+                    let request = NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("an address");
+                    // SAFETY: the request is pending, and the kernel is done with it.
+                    match unsafe { Request::complete(request, result.into()) } {
+                        Some(waker) => {
+                            fired.push(Waiter::Waker(waker));
+                            Seen::Ready
+                        }
+                        None => Seen::Ends,
+                    }
+                }
                 NOTIFIER => {
                     signal = Some(result);
                     Seen::Ends

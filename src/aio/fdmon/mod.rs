@@ -28,6 +28,7 @@
 //! | watched descriptor replaced | watches the new file | fires when the new one is watched | watches the old file |
 //! | descriptors that it needs | none | one | one |
 //! | memory | grows | grows | some 140 KiB of rings more |
+#![allow(unsafe_code)] // # Safety: one function, which only passes its contract on.
 
 mod descriptors;
 mod epoll;
@@ -36,15 +37,18 @@ mod poll;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::epoll::Epoll;
 use self::io_uring::IoUring;
 use self::poll::Poll;
+use super::request::Request;
 use super::waiter::Waiter;
 use crate::coroutine::Interest;
 use crate::sys::eventfd::EventFd;
+use crate::sys::file::Call;
 
 /// How a context learns which descriptors are ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -269,6 +273,50 @@ impl Monitor {
     pub(in crate::aio) fn flush(&mut self) {
         if let Backend::IoUring(ring) = &mut self.backend {
             ring.flush(&mut self.calls);
+        }
+    }
+
+    /// Whether it carries out requests.
+    pub(in crate::aio) fn takes_requests(&self) -> bool {
+        matches!(self.backend, Backend::IoUring(_))
+    }
+
+    /// Has the kernel carry out a request, at the latest with the next wait.
+    ///
+    /// # Safety
+    ///
+    /// As [`IoUring::request`].
+    ///
+    /// # Panics
+    ///
+    /// If it doesn't take requests.
+    pub(in crate::aio) unsafe fn request(&mut self, call: &Call, request: NonNull<Request>) {
+        match &mut self.backend {
+            // SAFETY: passed on.
+            Backend::IoUring(ring) => unsafe { ring.request(call, request) },
+            _ => panic!("a request was made of a monitor that takes none"),
+        }
+    }
+
+    /// Whether there are requests that the kernel doesn't know of.
+    pub(in crate::aio) fn has_requests(&self) -> bool {
+        matches!(&self.backend, Backend::IoUring(ring) if ring.has_requests())
+    }
+
+    /// Cancels a request that it was asked to carry out, and blocks until it is done.
+    pub(in crate::aio) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.finish(request, fired, &mut self.calls),
+            // It is another process's: see `disown`.
+            _ => Ok(()),
+        }
+    }
+
+    /// Cancels all requests, and blocks until they are done.
+    pub(in crate::aio) fn finish_all(&mut self, fired: &mut Vec<Waiter>) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.finish_all(fired, &mut self.calls),
+            _ => Ok(()),
         }
     }
 

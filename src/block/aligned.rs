@@ -1,0 +1,74 @@
+//! Memory for direct I/O.
+#![allow(unsafe_code)] // # Safety: the allocation is owned, zeroed, and has the layout that is stored with it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+
+/// A buffer at an aligned address, as direct I/O needs it. Zeroed at first.
+///
+/// ```
+/// use aioco::block::AlignedBuf;
+/// let buffer = AlignedBuf::new(65536, 4096);
+/// assert!(buffer.as_ptr().addr() % 4096 == 0 && buffer.len() == 65536);
+/// ```
+pub struct AlignedBuf {
+    /// Dangling if the buffer is empty.
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, as a `Box<[u8]>` does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// A buffer of `len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `alignment` isn't a power of two, or the length, rounded up to it, is more than `isize` can hold.
+    pub fn new(len: usize, alignment: usize) -> Self {
+        let layout = Layout::from_size_align(len, alignment).expect("a power of two, and a length that fits");
+        if len == 0 {
+            return Self { start: NonNull::without_provenance(layout.align().try_into().expect("not zero")), layout };
+        }
+        // SAFETY: the size isn't zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: so many bytes are ours, and initialized.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and exclusively borrowed.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.layout.size() != 0 {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        }
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf").field("len", &self.len()).field("alignment", &self.layout.align()).finish()
+    }
+}

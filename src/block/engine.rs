@@ -1,0 +1,213 @@
+//! Which way requests go, and why.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::aio::Local;
+use crate::primitive::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::file::Facts;
+
+/// A way to carry out a request. See [the module](super#engines).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// A system call of the caller's own, which may block the thread.
+    Inline,
+    /// The context's io_uring.
+    Ring,
+    /// Threads that make system calls for others. There are 64 at most, and none that isn't needed.
+    Workers,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Inline => "inline",
+            Self::Ring => "ring",
+            Self::Workers => "workers",
+        })
+    }
+}
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// All else: flushing, discarding, zeroing, allocating.
+    Other,
+}
+
+/// Which engine carries out a kind of request, and why. See [`File::engine`](super::File::engine).
+///
+/// Displays as the engine and the reason: `ring (the file was opened with O_DIRECT)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineChoice {
+    engine: Engine,
+    reason: &'static str,
+}
+
+impl EngineChoice {
+    /// Which one it is.
+    pub fn engine(self) -> Engine {
+        self.engine
+    }
+
+    /// Why.
+    pub fn reason(self) -> &'static str {
+        self.reason
+    }
+}
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.engine, self.reason)
+    }
+}
+
+/// How a request is to be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By this engine.
+    By(Engine),
+    /// At once, if that needs no waiting; else by this engine.
+    AtOnceOr(Engine),
+    /// At once, and how long that takes is noted.
+    Timed,
+}
+
+/// What is known of a file, and how it is to be reached.
+#[derive(Debug)]
+pub(super) struct Policy {
+    facts: Facts,
+    forced: Option<Engine>,
+    /// Reads in a row whose data wasn't there; with [`NEVER`], the file can't tell.
+    misses: AtomicU32,
+    /// When writes were slow the last time, in nanoseconds after [`Policy::start`]; 0 if never.
+    slow_write: AtomicU64,
+    start: Instant,
+}
+
+/// So many misses in a row, and reads aren't tried at once for a while.
+const MAX_MISSES: u32 = 8;
+
+/// For so many reads.
+const REST: u32 = 64;
+
+/// The file can't tell whether data is there.
+const NEVER: u32 = u32::MAX;
+
+/// A write that takes longer has waited for something.
+const SLOW: Duration = Duration::from_millis(1);
+
+/// For so long after a slow write, writes aren't inline.
+const SLOW_FOR: Duration = Duration::from_millis(100);
+
+impl Policy {
+    pub(super) fn new(facts: Facts) -> Self {
+        Self { facts, forced: None, misses: AtomicU32::new(0), slow_write: AtomicU64::new(0), start: Instant::now() }
+    }
+
+    pub(super) fn force(&mut self, engine: Engine) {
+        self.forced = Some(engine);
+    }
+
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// How a coroutine of this context, or of another home (`None`), has a request carried out.
+    pub(super) fn way(&self, operation: Operation, context: Option<&Local>) -> Way {
+        let others = self.others(context).engine;
+        if let Some(forced) = self.forced {
+            return Way::By(if forced == Engine::Ring { others } else { forced });
+        }
+        let Facts { is_direct, is_memory, is_storage, .. } = self.facts;
+        match operation {
+            Operation::Read | Operation::Write if is_memory => Way::By(Engine::Inline),
+            Operation::Read if is_storage && !is_direct && self.may_be_there() => Way::AtOnceOr(others),
+            Operation::Write if is_storage && !is_direct && !self.writes_are_slow() => Way::Timed,
+            _ => Way::By(others),
+        }
+    }
+
+    /// What is said about it.
+    pub(super) fn choice(&self, operation: Operation, context: Option<&Local>) -> EngineChoice {
+        let others = self.others(context);
+        if let Some(engine) = self.forced {
+            let reason = "it was asked for";
+            return if engine == Engine::Ring {
+                EngineChoice { reason, ..others }
+            } else {
+                EngineChoice { engine, reason }
+            };
+        }
+        match self.way(operation, context) {
+            Way::By(Engine::Inline) => EngineChoice { engine: Engine::Inline, reason: "the file is in memory" },
+            Way::AtOnceOr(_) => EngineChoice {
+                engine: Engine::Inline,
+                reason: "the page cache may have the data; otherwise it is waited for",
+            },
+            Way::Timed => EngineChoice { engine: Engine::Inline, reason: "the page cache takes the data" },
+            Way::By(_) => others,
+        }
+    }
+
+    /// The engine for what may have to wait.
+    fn others(&self, context: Option<&Local>) -> EngineChoice {
+        match context {
+            Some(context) if context.takes_requests() => {
+                EngineChoice { engine: Engine::Ring, reason: "the context has a ring" }
+            }
+            Some(_) => EngineChoice { engine: Engine::Workers, reason: "the context has no ring" },
+            None => EngineChoice { engine: Engine::Workers, reason: "the caller is no coroutine of an AioContext" },
+        }
+    }
+
+    fn may_be_there(&self) -> bool {
+        let misses = self.misses.load(Ordering::Relaxed);
+        if misses < MAX_MISSES {
+            return true;
+        }
+        if misses != NEVER {
+            // One more that rests; then they are tried again. Figures of several threads may get mixed up: so what.
+            let next = if misses >= MAX_MISSES + REST { MAX_MISSES - 1 } else { misses + 1 };
+            self.misses.store(next, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Notes whether the data of a read was there.
+    pub(super) fn note_read(&self, was_there: bool) {
+        if was_there {
+            // A hit is the rule; then the cache line isn't written to.
+            if self.misses.load(Ordering::Relaxed) != 0 {
+                self.misses.store(0, Ordering::Relaxed);
+            }
+        } else {
+            let misses = self.misses.load(Ordering::Relaxed);
+            self.misses.store(misses.saturating_add(1).min(MAX_MISSES), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the file can't tell whether data is there.
+    pub(super) fn note_never(&self) {
+        self.misses.store(NEVER, Ordering::Relaxed);
+    }
+
+    fn writes_are_slow(&self) -> bool {
+        match self.slow_write.load(Ordering::Relaxed) {
+            0 => false,
+            at => self.start.elapsed() < Duration::from_nanos(at) + SLOW_FOR,
+        }
+    }
+
+    /// Notes how long a write took.
+    pub(super) fn note_write(&self, took: Duration) {
+        if took > SLOW {
+            let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.slow_write.store(now.max(1), Ordering::Relaxed);
+        }
+    }
+}

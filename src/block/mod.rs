@@ -1,0 +1,62 @@
+//! Block I/O for coroutines: files and block devices, read and written as straight-line code.
+//!
+//! ```
+//! use aioco::{AioContext, block};
+//! use std::fs::File;
+//!
+//! let context = AioContext::new()?;
+//! # let path = std::env::current_exe()?;
+//! let file = block::File::new(File::open(path)?)?;
+//! let magic = context.block_on(|| {
+//!     let mut magic = [0; 4]; // on the coroutine's own stack
+//!     file.read_exact_at(&mut magic, 0)?;
+//!     Ok::<_, std::io::Error>(magic)
+//! })?;
+//! assert_eq!(&magic, b"\x7fELF");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Buffers are borrowed, not handed over. That is sound because a coroutine whose request is under way can't be
+//! destroyed: if it is cancelled, or its context ends, its unwind stops at the request until the kernel is done with it
+//! (see `request` in the source).
+//!
+//! # What callers can count on
+//!
+//! - Transfers are finished: a read is short only at the end of the file, and a write is never short. What is longer than
+//!   the kernel moves at once (2 GiB, 1024 vectors) is split.
+//! - Interrupted calls are made again; calls that the kernel puts off (`EAGAIN`) so many times, and then that is the
+//!   error.
+//! - Requests of one turn of the loop go to the kernel together, at the latest before the loop sleeps.
+//! - Callers park if they are coroutines that have a home, and block otherwise.
+//!
+//! # Engines
+//!
+//! A request is carried out in one of these ways ([`Engine`]), chosen for each file and kind of request by what the file
+//! is. [`File::engine`] says which, and why; [`File::with_engine`] forces one.
+//!
+//! | | reads | writes | the rest |
+//! |---|---|---|---|
+//! | direct (`O_DIRECT`) | ring | ring | ring |
+//! | tmpfs, ramfs | inline | inline | ring |
+//! | page cache | inline if the data is there, else ring | inline, while that is quick | ring |
+//! | no ring (see [`aio`](crate::aio#monitors)) | workers in its place | | |
+//!
+//! *Inline* is a system call that the caller makes itself: a copy from or to memory takes less time than to have
+//! somebody else do it, and for a page cache the kernel hands requests of a ring to threads of its own. A read is inline
+//! only if it needn't wait (`RWF_NOWAIT`). A write to the page cache may have to wait for the disk when there is much to
+//! write back; if one takes long, those of the next tenth of a second aren't inline. After 64 requests in a row the
+//! others have their turn.
+
+mod aligned;
+mod engine;
+mod file;
+mod group;
+mod perform;
+mod transfer;
+mod workers;
+
+pub use aligned::AlignedBuf;
+pub use engine::{Engine, EngineChoice, Operation};
+pub use file::File;
+pub use group::{Group, group};
+pub use transfer::Misaligned;

@@ -1,0 +1,655 @@
+//! Files, through every engine and from every kind of caller.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use aioco::aio::{self, MonitorKind};
+use aioco::block::{self, AlignedBuf, Engine, File, Misaligned, Operation};
+use aioco::{AioContext, Coroutine, park};
+use common::{Count, OnDrop, assert_cancelled, child, each, eventually, settle, spawn};
+use tempfile::TempDir;
+
+const ENGINES: [Engine; 3] = [Engine::Inline, Engine::Ring, Engine::Workers];
+
+/// Folders of different kinds, and what is special about files there.
+fn folders() -> Vec<(TempDir, bool)> {
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let mut folders = vec![(disk, false)];
+    match tempfile::tempdir_in("/dev/shm") {
+        Ok(memory) => folders.push((memory, true)),
+        Err(error) => println!("SKIPPED on tmpfs: {error}"),
+    }
+    folders
+}
+
+fn open(path: &Path) -> fs::File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("a file")
+}
+
+/// Opened for direct I/O, if the file system can do it.
+fn open_direct(path: &Path) -> Option<fs::File> {
+    match OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(libc::O_DIRECT).open(path)
+    {
+        Ok(file) => Some(file),
+        Err(error) => {
+            println!("SKIPPED with O_DIRECT: {error}");
+            None
+        }
+    }
+}
+
+/// A reproducible sequence of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// The pattern of a block.
+fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+// ---- transfers ------------------------------------------------------------------------------------------------------
+
+/// Random operations through each engine, against a model of the file.
+#[test]
+fn whatever_is_done_through_whatever_engine_the_file_is_what_a_simple_model_says() {
+    each(|context| {
+        for (folder, _) in folders() {
+            let path = folder.path().join("image");
+            let mut files: Vec<_> =
+                ENGINES.map(|engine| File::new(open(&path)).expect("a file").with_engine(engine)).into();
+            files.push(File::new(open(&path)).expect("a file"));
+            context.block_on(|| {
+                let mut random = Random(42);
+                let mut model: Vec<u8> = Vec::new();
+                for step in 0..400 {
+                    let file = &files[random.below(files.len())];
+                    let offset = random.below(60_000);
+                    let len = random.below(9000);
+                    match random.below(8) {
+                        0 | 1 => {
+                            let data = pattern(step as u8, len);
+                            file.write_all_at(&data, offset as u64).expect("a write");
+                            put(&mut model, offset, &data);
+                        }
+                        2 => {
+                            let data = pattern(step as u8, len);
+                            let (first, second) = data.split_at(len / 3);
+                            let slices = &mut [IoSlice::new(first), IoSlice::new(&[]), IoSlice::new(second)];
+                            file.write_all_vectored_at(slices, offset as u64).expect("a write");
+                            put(&mut model, offset, &data);
+                        }
+                        3 => {
+                            let data = pattern(step as u8, len);
+                            file.write_all_at_fua(&data, offset as u64).expect("a write");
+                            put(&mut model, offset, &data);
+                        }
+                        4 => {
+                            file.write_zeroes(offset as u64, len as u64).expect("zeroes");
+                            put(&mut model, offset, &vec![0; len]);
+                        }
+                        5 => match file.discard(offset as u64, len as u64) {
+                            Ok(()) => {
+                                let end = model.len().min(offset + len);
+                                model.get_mut(offset..end).into_iter().for_each(|range| range.fill(0));
+                            }
+                            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
+                        },
+                        6 => {
+                            let (mut first, mut second) = (vec![1; len / 2], vec![2; len - len / 2]);
+                            let slices = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+                            let read = file.read_vectored_at(slices, offset as u64).expect("a read");
+                            first.append(&mut second);
+                            check(&model, offset, &first, read);
+                        }
+                        _ => {
+                            let mut data = vec![1; len];
+                            let read = file.read_at(&mut data, offset as u64).expect("a read");
+                            check(&model, offset, &data, read);
+                        }
+                    }
+                }
+                files[0].flush().expect("a flush");
+                files[1].flush_all().expect("a flush");
+                files[2].allocate(0, 100_000).expect("space");
+                model.resize(model.len().max(100_000), 0);
+                assert_eq!(fs::read(&path).expect("it is there"), model);
+            });
+        }
+    });
+}
+
+fn put(model: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    if data.is_empty() {
+        return;
+    }
+    let end = offset + data.len();
+    model.resize(model.len().max(end), 0);
+    model[offset..end].copy_from_slice(data);
+}
+
+fn check(model: &[u8], offset: usize, data: &[u8], read: usize) {
+    let there = model.get(offset..).unwrap_or_default();
+    let wanted = &there[..there.len().min(data.len())];
+    assert_eq!(read, wanted.len(), "short at the end only");
+    assert!(data[..read] == *wanted);
+}
+
+#[test]
+fn direct_transfers_are_aligned_or_a_typed_error_and_end_where_the_file_ends() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, pattern(1, 10_000)).expect("a file");
+        let Some(file) = open_direct(&path) else { return };
+        let file = File::new(file).expect("a file");
+        let (memory, offsets) = file.alignment();
+        println!("aligned to {memory} in memory and {offsets} in the file");
+        context.block_on(|| {
+            let mut buffer = AlignedBuf::new(16_384, 4096);
+            assert_eq!(file.read_at(&mut buffer, 0).expect("a read"), 10_000);
+            assert!(buffer[..10_000] == pattern(1, 10_000));
+            assert_eq!(file.read_at(&mut buffer, 8192).expect("a read"), 10_000 - 8192);
+            assert_eq!(file.read_at(&mut buffer, 12_288).expect("a read"), 0);
+            let error = file.read_exact_at(&mut buffer, 0).expect_err("it ends first");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+            println!("{error}");
+            for (from, len, offset) in [(1, 4096, 0), (0, 4097, 0), (0, 4096, 1)] {
+                for error in [
+                    file.read_at(&mut buffer[from..from + len], offset).expect_err("misaligned"),
+                    file.write_all_at(&buffer[from..from + len], offset).expect_err("misaligned"),
+                    file.read_vectored_at(&mut [IoSliceMut::new(&mut buffer[from..from + len])], offset)
+                        .expect_err("misaligned"),
+                ] {
+                    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Misaligned>());
+                    assert!(inner.expect("typed").alignment() > 1, "{error}");
+                }
+            }
+            buffer[..8192].copy_from_slice(&pattern(9, 8192));
+            file.write_all_at(&buffer[..8192], 4096).expect("a write");
+            file.flush().expect("a flush");
+        });
+        let mut wanted = pattern(1, 10_000);
+        put(&mut wanted, 4096, &pattern(9, 8192));
+        assert!(fs::read(&path).expect("it is there") == wanted);
+    });
+}
+
+#[test]
+fn long_lists_of_vectors_and_long_transfers_are_split() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let file = File::new(open(&folder.path().join("image"))).expect("a file");
+        let data = pattern(3, 5000);
+        context.block_on(|| {
+            // Five thousand vectors.
+            let mut slices: Vec<_> = data.chunks(1).map(IoSlice::new).collect();
+            file.write_all_vectored_at(&mut slices, 7).expect("a write");
+            let mut back = vec![0; 5000];
+            let mut slices: Vec<_> = back.chunks_mut(1).map(IoSliceMut::new).collect();
+            assert_eq!(file.read_vectored_at(&mut slices, 7).expect("a read"), 5000);
+            assert!(back == data);
+            // Three gigabytes, to where they take no room.
+            let null = File::new(OpenOptions::new().write(true).open("/dev/null").expect("a file")).expect("a file");
+            let long = vec![0; 16 << 20];
+            let mut slices: Vec<_> = (0..192).map(|_| IoSlice::new(&long)).collect();
+            null.write_all_vectored_at(&mut slices, 0).expect("a write");
+        });
+    });
+}
+
+#[test]
+fn many_coroutines_read_and_write_one_file() {
+    each(|context| {
+        for (folder, _) in folders() {
+            for engine in ENGINES {
+                let path = folder.path().join(engine.to_string());
+                let file = Arc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+                let coroutines: Vec<_> = (0..64)
+                    .map(|number: u8| {
+                        let file = file.clone();
+                        spawn(context, move || {
+                            let offset = u64::from(number) * 4096;
+                            for round in 0..10 {
+                                let data = pattern(number ^ round, 4096);
+                                file.write_all_at(&data, offset).expect("a write");
+                                let mut back = [0; 4096];
+                                file.read_exact_at(&mut back, offset).expect("a read");
+                                assert!(back[..] == data);
+                            }
+                        })
+                    })
+                    .collect();
+                coroutines.into_iter().for_each(|handle| handle.join().expect("no panic"));
+            }
+        }
+    });
+}
+
+#[test]
+fn errors_of_the_kernel_come_back() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, b"abc").expect("a file");
+        for engine in ENGINES {
+            let read_only = File::new(fs::File::open(&path).expect("a file")).expect("a file").with_engine(engine);
+            context.block_on(|| {
+                let error = read_only.write_all_at(b"x", 0).expect_err("opened for reading");
+                assert_eq!(error.raw_os_error(), Some(libc::EBADF), "{engine}");
+                let error = read_only.allocate(0, 10).expect_err("opened for reading");
+                assert_eq!(error.raw_os_error(), Some(libc::EBADF), "{engine}");
+            });
+        }
+    });
+}
+
+// ---- callers --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn threads_and_coroutines_without_a_home_block() {
+    let (folder, _) = folders().remove(0);
+    let file = Arc::new(File::new(open(&folder.path().join("image"))).expect("a file"));
+    file.write_all_at(b"abc", 0).expect("a write");
+    let other = file.clone();
+    let coroutine = Coroutine::new(move || {
+        let mut back = [0; 3];
+        other.read_exact_at(&mut back, 0).expect("a read");
+        assert_eq!(&back, b"abc");
+    })
+    .expect("a stack");
+    coroutine.enter();
+    assert!(coroutine.is_finished());
+    file.flush().expect("a flush");
+}
+
+#[test]
+fn a_drop_guard_may_write_while_its_coroutine_is_unwound() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        for engine in ENGINES {
+            let file = File::new(open(&path)).expect("a file").with_engine(engine);
+            let handle = spawn(context, move || {
+                let _writes = OnDrop(|| file.write_all_at(b"last words", 0).expect("a write"));
+                park::park();
+            });
+            settle(context);
+            handle.cancel();
+            assert_cancelled(handle.join());
+            assert_eq!(fs::read(&path).expect("it is there"), b"last words");
+            fs::remove_file(&path).expect("it is there");
+        }
+    });
+}
+
+// ---- cancellation ---------------------------------------------------------------------------------------------------
+
+/// A reader of a pipe that nothing comes through, as a file whose reads stay under way.
+fn pending_read() -> (File<io::PipeReader>, io::PipeWriter) {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    (File::new(reader).expect("a file").with_engine(Engine::Ring), writer)
+}
+
+/// What was a coroutine's buffer is somebody else's after its end, and the kernel doesn't write there.
+#[test]
+fn the_kernel_lets_go_of_the_buffer_before_a_cancelled_coroutine_has_ended() {
+    each(|context| {
+        if context.monitor().kind() != MonitorKind::IoUring {
+            return println!("SKIPPED: pread doesn't read pipes");
+        }
+        let memory = Arc::new(std::sync::Mutex::new(vec![0xAA_u8; 4096]));
+        let (file, mut writer) = pending_read();
+        let mut reader = file.get_ref().try_clone().expect("a duplicate");
+        let shared = memory.clone();
+        let handle = context.spawn_local(move || {
+            let mut memory = shared.lock().unwrap();
+            file.read_at(&mut memory, 0).expect("a read");
+        });
+        settle(context);
+        let handle = handle.expect("a stack");
+        handle.cancel();
+        assert_cancelled(handle.join());
+        writer.write_all(b"late").expect("room");
+        settle(context);
+        let memory = memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        assert!(memory.iter().all(|&byte| byte == 0xAA), "written after the end");
+        let mut late = [0; 4];
+        reader.read_exact(&mut late).expect("it is still there");
+        assert_eq!(&late, b"late");
+    });
+}
+
+#[test]
+fn a_time_limit_ends_a_read() {
+    each(|context| {
+        if context.monitor().kind() != MonitorKind::IoUring {
+            return println!("SKIPPED: pread doesn't read pipes");
+        }
+        let (file, mut writer) = pending_read();
+        context.block_on(|| {
+            let mut buffer = [0xAA; 64];
+            let read = aio::timeout(Duration::from_millis(5), || file.read_at(&mut buffer, 0));
+            assert!(read.is_err(), "the time was up");
+            writer.write_all(b"late").expect("room");
+            aioco::yield_now();
+            assert_eq!(buffer, [0xAA; 64]);
+            assert_eq!(file.read_at(&mut buffer[..4], 0).expect("a read"), 4);
+            assert_eq!(&buffer[..4], b"late");
+        });
+    });
+}
+
+#[test]
+fn a_context_that_ends_takes_its_requests_along() {
+    let exit = child("", |_| {
+        common::each_here(|context| {
+            if context.monitor().kind() != MonitorKind::IoUring {
+                return println!("SKIPPED: pread doesn't read pipes");
+            }
+            let context = AioContext::new().expect("a context");
+            let (file, writer) = pending_read();
+            let file = Arc::new(file);
+            let ended = Count::default();
+            let handles: Vec<_> = (0..100)
+                .map(|_| {
+                    let (file, guard) = (file.clone(), ended.guard());
+                    spawn(&context, move || {
+                        let _guard = guard;
+                        file.read_at(&mut [0; 512], 0)
+                    })
+                })
+                .collect();
+            settle(&context);
+            // And one that lives on.
+            let result = Arc::new(std::sync::Mutex::new(None));
+            let (place, own) = (result.clone(), file.clone());
+            let driven = Coroutine::new(move || {
+                let read = own.read_at(&mut [0; 512], 0);
+                *place.lock().unwrap() = Some(read);
+            })
+            .expect("a stack");
+            let _home = aioco::coroutine::enter_home(context.home());
+            driven.enter();
+            drop(_home);
+            settle(&context);
+            drop(context);
+            assert_eq!(ended.get(), 100);
+            handles.into_iter().for_each(|handle| assert_cancelled(handle.join().map(drop)));
+            driven.enter();
+            let read = result.lock().unwrap().take().expect("it goes on");
+            assert_eq!(read.expect_err("cancelled").raw_os_error(), Some(libc::ECANCELED));
+            drop(writer);
+        });
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn requests_of_workers_are_taken_back_or_waited_for() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, vec![7; 1 << 20]).expect("a file");
+        let file = Arc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Workers));
+        for _ in 0..20 {
+            let handles: Vec<_> = (0..200)
+                .map(|_| {
+                    let file = file.clone();
+                    spawn(context, move || {
+                        let mut buffer = [0; 8192];
+                        file.read_exact_at(&mut buffer, 4096).expect("a read");
+                        assert!(buffer.iter().all(|&byte| byte == 7));
+                    })
+                })
+                .collect();
+            context.poll(false);
+            handles.iter().for_each(|handle| handle.cancel());
+            for handle in handles {
+                if let Err(payload) = handle.join() {
+                    assert!(payload.is::<aioco::coroutine::Cancelled>());
+                }
+            }
+        }
+    });
+}
+
+// ---- engines --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_engine_is_chosen_by_what_the_file_is_and_says_why() {
+    each(|context| {
+        let waiting = match context.monitor().kind() {
+            MonitorKind::IoUring => Engine::Ring,
+            _ => Engine::Workers,
+        };
+        for (folder, is_memory) in folders() {
+            let path: PathBuf = folder.path().join("image");
+            let file = File::new(open(&path)).expect("a file");
+            let direct = if is_memory { None } else { open_direct(&path) };
+            let direct = direct.map(|file| File::new(file).expect("a file"));
+            context.block_on(|| {
+                for operation in [Operation::Read, Operation::Write, Operation::Other] {
+                    println!("{operation:?}: {}", file.engine(operation));
+                    let wanted = if operation == Operation::Other { waiting } else { Engine::Inline };
+                    assert_eq!(file.engine(operation).engine(), wanted);
+                    if let Some(direct) = &direct {
+                        println!("direct {operation:?}: {}", direct.engine(operation));
+                        assert_eq!(direct.engine(operation).engine(), waiting);
+                    }
+                }
+            });
+            let forced = file.with_engine(Engine::Workers);
+            context.block_on(|| {
+                assert_eq!(forced.engine(Operation::Read).engine(), Engine::Workers);
+                assert!(forced.engine(Operation::Read).reason().contains("asked"));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_descriptor_may_be_borrowed() {
+    let (folder, _) = folders().remove(0);
+    let owned = open(&folder.path().join("image"));
+    owned.write_all_at(b"abc", 0).expect("a write");
+    let file = File::new(owned.as_fd()).expect("a file");
+    let context = common::context();
+    context.block_on(|| {
+        let mut back = [0; 3];
+        file.read_exact_at(&mut back, 0).expect("a read");
+        assert_eq!(&back, b"abc");
+    });
+}
+
+/// Whoever always finds the data keeps the others from nothing.
+#[test]
+fn a_coroutine_whose_requests_are_carried_out_at_once_lets_the_others_have_their_turn() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, [0; 512]).expect("a file");
+        let file = File::new(open(&path)).expect("a file");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let reading = spawn(context, move || {
+            let mut reads = 0;
+            while !stopped.load(Ordering::Acquire) {
+                file.read_exact_at(&mut [0; 512], 0).expect("a read");
+                reads += 1;
+            }
+            reads
+        });
+        let remote = context.remote();
+        let thread = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5));
+            remote.schedule_once(move || stop.store(true, Ordering::Release));
+        });
+        assert!(reading.join().expect("no panic") > 0);
+        assert!(eventually(|| thread.is_finished()));
+    });
+}
+
+// ---- groups ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_group_moves_what_single_requests_would() {
+    each(|context| {
+        for (folder, _) in folders() {
+            for engine in ENGINES {
+                let path = folder.path().join(engine.to_string());
+                let file = File::new(open(&path)).expect("a file").with_engine(engine);
+                let data: Vec<_> = (0..50).map(|number| pattern(number, 1000)).collect();
+                let mut back = vec![vec![0; 1500]; 50];
+                context.block_on(|| {
+                    block::group(|group| {
+                        for (number, data) in data.iter().enumerate() {
+                            assert_eq!(group.write_all_at(&file, data, number as u64 * 1000), number);
+                        }
+                        assert_eq!(group.wait_all(), 50);
+                        let mut numbers: Vec<_> = std::iter::from_fn(|| group.take())
+                            .map(|(number, result)| {
+                                assert_eq!(result.expect("a write"), 1000);
+                                number
+                            })
+                            .collect();
+                        numbers.sort_unstable();
+                        assert_eq!(numbers, Vec::from_iter(0..50));
+                    });
+                    block::group(|group| {
+                        for (number, buffer) in back.iter_mut().enumerate() {
+                            group.read_at(&file, buffer, number as u64 * 1000);
+                        }
+                        // As they come.
+                        for done in 1..=50 {
+                            assert!(group.wait(done) >= done);
+                            let (number, result) = group.take().expect("one more is done");
+                            assert_eq!(result.expect("a read"), if number == 49 { 1000 } else { 1500 });
+                        }
+                        assert!(group.take().is_none());
+                    });
+                });
+                for (number, back) in back.iter().enumerate() {
+                    assert!(back[..1000] == pattern(number as u8, 1000), "{engine} {number}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_wait_for_many_wakes_once() {
+    each(|context| {
+        if context.monitor().kind() != MonitorKind::IoUring {
+            return println!("SKIPPED: pread doesn't read pipes");
+        }
+        let pipes: Vec<_> = (0..512).map(|_| pending_read()).collect();
+        let (files, writers): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+        let writers = Arc::new(std::sync::Mutex::new(writers.into_iter()));
+        let waits = Count::default();
+        let other = spawn(context, {
+            let (writers, waits) = (writers.clone(), waits.clone());
+            move || {
+                // One completion a turn; a turn runs whoever was woken by then.
+                for written in 0..512 {
+                    assert_eq!(waits.get(), written / 128, "{written} written");
+                    let writer = writers.lock().unwrap().next();
+                    writer.expect("one for each").write_all(b"x").expect("room");
+                    aioco::yield_now();
+                    aioco::yield_now();
+                    aio::sleep(Duration::from_micros(1));
+                }
+            }
+        });
+        let mut buffers = vec![[0; 1]; 512];
+        context.block_on(|| {
+            block::group(|group| {
+                for (file, buffer) in files.iter().zip(&mut buffers) {
+                    group.read_at(file, buffer, 0);
+                }
+                for wait in 1..=4 {
+                    assert_eq!(group.wait(wait * 128), wait * 128);
+                    waits.raise();
+                }
+            });
+        });
+        other.join().expect("no panic");
+        assert!(buffers.iter().all(|buffer| buffer == b"x"));
+    });
+}
+
+#[test]
+fn a_group_that_is_left_has_let_go_of_its_buffers() {
+    each(|context| {
+        if context.monitor().kind() != MonitorKind::IoUring {
+            return println!("SKIPPED: pread doesn't read pipes");
+        }
+        let (file, mut writer) = pending_read();
+        let mut buffers = [[0xAA; 64]; 4];
+        context.block_on(|| {
+            block::group(|group| {
+                for buffer in &mut buffers {
+                    group.read_at(&file, buffer, 0);
+                }
+                aioco::yield_now();
+            });
+            let payload = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                block::group(|group| {
+                    for buffer in &mut buffers {
+                        group.read_at(&file, buffer, 0);
+                    }
+                    aioco::yield_now();
+                    panic!("in a group");
+                });
+            }));
+            assert!(payload.is_err());
+        });
+        writer.write_all(&[1; 256]).expect("room");
+        settle(context);
+        assert_eq!(buffers, [[0xAA; 64]; 4]);
+    });
+}
+
+#[test]
+fn what_fails_in_a_group_fails_alone() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, pattern(5, 4096)).expect("a file");
+        for engine in ENGINES {
+            let good = File::new(open(&path)).expect("a file").with_engine(engine);
+            let bad = File::new(OpenOptions::new().write(true).open(&path).expect("a file")).expect("a file");
+            let bad = bad.with_engine(engine);
+            let mut buffers = vec![[0; 512]; 8];
+            context.block_on(|| {
+                block::group(|group| {
+                    for (number, buffer) in buffers.iter_mut().enumerate() {
+                        group.read_at(if number == 3 { &bad } else { &good }, buffer, 512 * number as u64);
+                    }
+                    group.wait_all();
+                    for (number, result) in std::iter::from_fn(|| group.take()) {
+                        match result {
+                            Ok(read) => assert!(number != 3 && read == 512),
+                            Err(error) => assert!(number == 3 && error.raw_os_error() == Some(libc::EBADF)),
+                        }
+                    }
+                });
+            });
+        }
+    });
+}
