@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -652,4 +654,167 @@ fn what_fails_in_a_group_fails_alone() {
             });
         }
     });
+}
+
+// ---- bypass ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn requests_without_coroutines_bring_the_same_and_never_call_back_at_once() {
+    each(|context| {
+        for (folder, _) in folders() {
+            for engine in ENGINES {
+                let path = folder.path().join(engine.to_string());
+                let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+                let done = Rc::new(Cell::new(0));
+                for number in 0..50_u8 {
+                    let count = done.clone();
+                    let then = move |result: io::Result<()>, buffer: Vec<u8>| {
+                        result.expect("a write");
+                        assert!(buffer == pattern(number, 1000));
+                        count.set(count.get() + 1);
+                    };
+                    let offset = u64::from(number) * 1000;
+                    block::write_all_then(context, file.clone(), pattern(number, 1000), offset, then)
+                        .expect("it goes on");
+                }
+                assert_eq!(done.get(), 0, "not within the call");
+                context.run_until(|| done.get() == 50);
+                for number in 0..50_u8 {
+                    let count = done.clone();
+                    let then = move |result: io::Result<usize>, buffer: [u8; 1500]| {
+                        assert_eq!(result.expect("a read"), if number == 49 { 1000 } else { 1500 });
+                        assert!(buffer[..1000] == pattern(number, 1000));
+                        count.set(count.get() + 1);
+                    };
+                    block::read_then(context, file.clone(), [0; 1500], u64::from(number) * 1000, then)
+                        .expect("it goes on");
+                }
+                assert_eq!(done.get(), 50);
+                context.run_until(|| done.get() == 100);
+                // Nothing to read, and nothing to write.
+                for len in [0, 1] {
+                    let count = done.clone();
+                    let then = move |result: io::Result<usize>, _: Vec<u8>| {
+                        assert_eq!(result.expect("a read"), 0);
+                        count.set(count.get() + 1);
+                    };
+                    block::read_then(context, file.clone(), vec![0; len], 1 << 40, then).expect("it goes on");
+                }
+                context.run_until(|| done.get() == 102);
+            }
+        }
+    });
+}
+
+/// Submit, complete, submit: on a small stack, and others have their turn.
+#[test]
+fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_nobody() {
+    fn next(context: &AioContext, file: &Rc<File>, left: Rc<Cell<u32>>) {
+        let (file, again) = (file.clone(), file.clone());
+        let local: aio::Local = (**context).clone();
+        go(&local, file, again, left);
+    }
+
+    fn go(context: &aio::Local, file: Rc<File>, again: Rc<File>, left: Rc<Cell<u32>>) {
+        let then = move |result: io::Result<usize>, _: [u8; 512]| {
+            assert_eq!(result.expect("a read"), 512);
+            left.set(left.get() - 1);
+            if left.get() > 0 {
+                let context = aio::current().expect("in a callback");
+                go(&context, again.clone(), again, left);
+            }
+        };
+        block::read_then(context, file, [0; 512], 0, then).expect("it goes on");
+    }
+
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, [0; 512]).expect("a file");
+        for engine in ENGINES {
+            let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+            let left = Rc::new(Cell::new(common::scaled(20_000) as u32));
+            next(context, &file, left.clone());
+            let before = left.get();
+            let other = spawn(context, || (0..100).for_each(|_| aioco::yield_now()));
+            other.join().expect("no panic");
+            assert!(before - left.get() <= 200, "{engine}: one a turn");
+            context.run_until(|| left.get() == 0);
+        }
+    });
+}
+
+#[test]
+fn errors_go_to_the_callback() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, [0; 512]).expect("a file");
+        for engine in ENGINES {
+            let file = Rc::new(File::new(fs::File::open(&path).expect("a file")).expect("a file").with_engine(engine));
+            let error = Rc::new(Cell::new(None));
+            let place = error.clone();
+            let then =
+                move |result: io::Result<()>, _: Vec<u8>| place.set(Some(result.expect_err("opened for reading")));
+            block::write_all_then(context, file, vec![0; 10], 0, then).expect("it goes on");
+            let seen = loop {
+                context.poll(true);
+                if let Some(error) = error.take() {
+                    break error;
+                }
+            };
+            assert_eq!(seen.raw_os_error(), Some(libc::EBADF));
+        }
+        let Some(file) = open_direct(&path) else { return };
+        let kind = Rc::new(Cell::new(None));
+        let place = kind.clone();
+        let then = move |result: io::Result<usize>, _: [u8; 3]| place.set(Some(result.expect_err("misaligned").kind()));
+        let file = Rc::new(File::new(file).expect("a file"));
+        block::read_then(context, file, [0; 3], 0, then).expect("it goes on");
+        assert_eq!(kind.get(), None, "not within the call");
+        context.poll(true);
+        assert_eq!(kind.get(), Some(ErrorKind::InvalidInput));
+    });
+}
+
+#[test]
+fn a_context_that_ends_drops_callbacks_once_the_kernel_has_let_go() {
+    let exit = child("", |_| {
+        common::each_here(|context| {
+            let context = AioContext::builder().monitor(context.monitor().kind()).build().expect("a context");
+            let dropped = Count::default();
+            let called = Count::default();
+            let (folder, _) = folders().remove(0);
+            let path = folder.path().join("image");
+            fs::write(&path, vec![0; 1 << 20]).expect("a file");
+            let (pipe, writer) = pending_read();
+            let pipe = Rc::new(pipe);
+            let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Workers));
+            for _ in 0..100 {
+                let (guard, count) = (dropped.guard(), called.clone());
+                let then = move |_: io::Result<usize>, _: Vec<u8>| {
+                    let _guard = guard;
+                    count.raise();
+                };
+                block::read_then(&context, file.clone(), vec![0; 1 << 20], 0, then).expect("it goes on");
+                if context.monitor().kind() == MonitorKind::IoUring {
+                    let guard = dropped.guard();
+                    let then = move |_: io::Result<usize>, _: Vec<u8>| {
+                        let _guard = guard;
+                        unreachable!("nothing comes through the pipe");
+                    };
+                    block::read_then(&context, pipe.clone(), vec![0; 100], 0, then).expect("it goes on");
+                }
+            }
+            context.poll(false);
+            let local = (*context).clone();
+            drop(context);
+            let made = if Rc::strong_count(&pipe) == 1 && called.get() <= 100 { dropped.get() } else { 0 };
+            assert!(made == 100 || made == 200, "{made} of {}", called.get());
+            let refused = block::read_then(&local, file, vec![0; 1], 0, |_, _| unreachable!("it has ended"));
+            assert_eq!(refused.expect_err("it has ended").kind(), ErrorKind::NotConnected);
+            drop(writer);
+        });
+    });
+    exit.assert_success();
 }

@@ -23,7 +23,8 @@ use super::shared::Shared;
 /// 1. Coroutines that are ready to run are ended: those that haven't started are dropped, suspended ones are unwound.
 /// 2. So are all others that were spawned on it, whatever they wait for. Their join handles return
 ///    [`Cancelled`](crate::coroutine::Cancelled).
-/// 3. Bottom halves that were scheduled are not run any more, and closures that were to run once are dropped.
+/// 3. Bottom halves that were scheduled are not run any more, and closures that were to run once are dropped. Block
+///    requests without coroutines are cancelled and waited for, and their callbacks dropped.
 /// 4. The callbacks of handlers are dropped, and so are descriptors that handlers own. (The callback of a [`Timer`] or a
 ///    [`BottomHalf`] is its holder's.)
 /// 5. Its descriptors are closed, once the kernel has let go of what it watched.

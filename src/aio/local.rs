@@ -16,8 +16,8 @@ use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
-use super::request::Request;
-use super::shared::{Shared, abort_with_requests, refuse_coroutine};
+use super::request::{Bypass, OnDone, Request};
+use super::shared::{Due, Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
 use super::transaction::Transaction;
@@ -345,6 +345,34 @@ impl Local {
         let finished = self.shared.with_local(|local| local.monitor.finish(request, &mut local.fired));
         // A context that has ended has finished its requests.
         finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
+    }
+
+    /// # Errors
+    ///
+    /// [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    pub(crate) fn refuse_if_ended(&self) -> io::Result<()> {
+        self.shared.refuse_if_ended()
+    }
+
+    /// A number for a bypass, which is [put](Self::put_bypass) there before the next turn; `None` if the context has
+    /// ended.
+    pub(crate) fn reserve_bypass(&self) -> Option<u64> {
+        self.shared.with_local(|local| local.bypasses.reserve())
+    }
+
+    /// What is to happen when the call of the bypass of this number is done.
+    pub(crate) fn on_bypass_done(&self, number: u64) -> OnDone {
+        OnDone::Call(number, Arc::downgrade(&self.shared))
+    }
+
+    /// Keeps a bypass until its call is done; or, if it `is_due`, until the next turn.
+    pub(crate) fn put_bypass(&self, number: u64, bypass: Box<dyn Bypass>, is_due: bool) {
+        self.shared.with_local(|local| {
+            local.bypasses.put(number, bypass);
+            if is_due {
+                local.due.push_back(Due::Bypass(number));
+            }
+        });
     }
 
     /// Notes that a request was carried out at once. Returns whether the others should have their turn.

@@ -22,9 +22,11 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use super::bh;
+use super::shared::Shared;
 use crate::primitive::atomic::{AtomicI64, Ordering};
 use crate::primitive::{Mutex, UnsafeCell};
 
@@ -52,6 +54,45 @@ pub(crate) enum OnDone {
     Wake(Waker),
     /// It is counted, and somebody is woken if that was enough.
     Count(Arc<Tally>),
+    /// The context, whose [`Bypass`] of this number it is, goes on with it.
+    Call(u64, Weak<Shared>),
+}
+
+/// Who is to be told that a request is done.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Waker(Waker),
+    /// The context that has a [`Bypass`] of this number.
+    Context(u64, Weak<Shared>),
+}
+
+impl Told {
+    /// Tells them, from any thread.
+    pub(crate) fn tell(self) {
+        match self {
+            Self::Waker(waker) => waker.wake(),
+            Self::Context(number, context) => {
+                let Some(context) = context.upgrade() else { return };
+                let home = Arc::downgrade(&context);
+                let go_on = move || {
+                    if let Some(context) = home.upgrade() {
+                        context.go_on(number);
+                    }
+                };
+                context.push_bottom_half(bh::Node::once_sent(&context, go_on));
+            }
+        }
+    }
+}
+
+/// A request without a coroutine: what the loop does when it is done is a callback.
+pub(crate) trait Bypass {
+    /// Takes note of the result. Goes on if there is more to do: the next call is under way, or done, afterwards.
+    /// Otherwise it is finished, and the callback is called.
+    fn go_on(self: Box<Self>);
+
+    /// Cancels it, and blocks until it is done. Called before it is dropped without having gone on.
+    fn finish(&self);
 }
 
 impl Request {
@@ -73,12 +114,12 @@ impl Request {
         (result != PENDING).then_some(result)
     }
 
-    /// Completes a request; returns who is to be woken.
+    /// Completes a request; returns who is to be told.
     ///
     /// # Safety
     ///
     /// It is pending, the caller is the one who carries it out, and what it names is left alone from here on.
-    pub(crate) unsafe fn complete(request: NonNull<Self>, result: i64) -> Option<Waker> {
+    pub(crate) unsafe fn complete(request: NonNull<Self>, result: i64) -> Option<Told> {
         // SAFETY: it is there until its result is stored.
         let request = unsafe { request.as_ref() };
         // SAFETY: what is to be done is ours until then.
@@ -87,8 +128,9 @@ impl Request {
         request.result.store(result, Ordering::Release);
         match on_done {
             OnDone::Nothing => None,
-            OnDone::Wake(waker) => Some(waker),
-            OnDone::Count(tally) => tally.count(),
+            OnDone::Wake(waker) => Some(Told::Waker(waker)),
+            OnDone::Count(tally) => tally.count().map(Told::Waker),
+            OnDone::Call(number, context) => Some(Told::Context(number, context)),
         }
     }
 }

@@ -17,6 +17,7 @@ use super::home_cell::HomeCell;
 use super::notify::{Notify, Reason};
 use super::parameters::Parameters;
 use super::polling::Sources;
+use super::request::Bypass;
 use super::slab::Slab;
 use super::stats::{Polls, Stats};
 use super::timers::Timers;
@@ -30,7 +31,7 @@ use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::eventfd::EventFd;
 
 /// What the context, its remotes and its coroutines share.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// Coroutines that other threads scheduled.
     pub(super) pushed: RunQueue,
     /// Bottom halves that were scheduled.
@@ -63,6 +64,8 @@ pub(super) struct Loop {
     pub(super) monitor: Monitor,
     pub(super) timers: Timers,
     pub(super) handlers: Slab<Arc<handler::Node>>,
+    /// Requests without coroutines.
+    pub(super) bypasses: Slab<Box<dyn Bypass>>,
     pub(super) parameters: Parameters,
     pub(super) sources: Sources,
     pub(super) polls: Polls,
@@ -77,6 +80,7 @@ pub(super) enum Due {
     Handler(Arc<handler::Node>, Side),
     Polled(Arc<handler::Node>),
     Timer(Arc<timer::Node>),
+    Bypass(u64),
 }
 
 impl Shared {
@@ -92,6 +96,7 @@ impl Shared {
             monitor,
             timers: Timers::new(),
             handlers: Slab::new(),
+            bypasses: Slab::new(),
             parameters,
             sources: Sources::default(),
             polls: Polls::default(),
@@ -228,8 +233,18 @@ impl Shared {
         }
     }
 
-    /// Drops the callbacks of handlers and bottom halves, and all that is to be told.
+    /// Has the request of this number go on, which is done.
+    pub(super) fn go_on(&self, number: u64) {
+        if let Some(bypass) = self.with_local(|local| local.bypasses.remove(number)).flatten() {
+            bypass.go_on();
+        }
+    }
+
+    /// Drops the callbacks of requests, handlers and bottom halves, and all that is to be told.
     fn drop_callbacks(&self) {
+        let bypasses = self.with_local(|local| local.bypasses.drain()).unwrap_or_default();
+        bypasses.iter().for_each(|bypass| bypass.finish());
+        drop(bypasses);
         let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
         handlers.iter().for_each(|node| node.end(self));
         let parts = self.with_local(|local| {

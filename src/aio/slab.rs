@@ -36,15 +36,26 @@ impl<T> Slab<T> {
 
     /// Adds a value; returns its number.
     pub(super) fn insert(&mut self, value: T) -> u64 {
+        let number = self.reserve();
+        self.put(number, value);
+        number
+    }
+
+    /// Puts a value where there is none, under a number that was reserved.
+    pub(super) fn put(&mut self, number: u64, value: T) {
+        let slot = self.slot(number).expect("a number that was reserved");
+        slot.value = Some(value);
+        self.len += 1;
+    }
+
+    /// Takes a slot out of use for a value that is to come; returns its number.
+    pub(super) fn reserve(&mut self) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
             u32::try_from(self.slots.len() - 1).expect("fewer slots than bytes of memory")
         });
         assert!(u64::from(index) < MASK, "2²⁸ descriptors or deadlines at once");
-        let slot = &mut self.slots[index as usize];
-        slot.value = Some(value);
-        self.len += 1;
-        u64::from(slot.generation) << HALF | u64::from(index)
+        u64::from(self.slots[index as usize].generation) << HALF | u64::from(index)
     }
 
     /// How many there are.

@@ -70,6 +70,9 @@ impl Shared {
                 Waiter::Timer(node) => {
                     self.with_local(|local| local.due.push_back(Due::Timer(node)));
                 }
+                Waiter::Bypass(number) => {
+                    self.with_local(|local| local.due.push_back(Due::Bypass(number)));
+                }
             }
         }
         if any {
@@ -95,9 +98,13 @@ impl Shared {
     /// Runs the callbacks that are due, and those that an outer turn has not run yet. Returns whether there were any.
     fn run_due(&self) -> bool {
         let mut progress = false;
-        while let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() {
+        // What becomes due from here on has its turn next time, unless a nested turn comes first.
+        let count = self.with_local(|local| local.due.len()).unwrap_or_default();
+        for _ in 0..count {
+            let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() else { break };
             progress = true;
             match due {
+                Due::Bypass(number) => self.go_on(number),
                 Due::Handler(node, side) => node.run(side, self),
                 Due::Polled(node) => node.run_source(),
                 Due::Timer(node) => node.run(self),

@@ -15,6 +15,8 @@ pub(super) enum Waiter {
     Handler(Arc<handler::Node>, Side),
     /// A timer. Its callback has its turn.
     Timer(Arc<timer::Node>),
+    /// The loop's request of this number. It goes on in its turn.
+    Bypass(u64),
 }
 
 impl Waiter {

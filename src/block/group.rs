@@ -13,13 +13,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::file::File;
 use super::perform::{Caller, Carrier, Started, finish, let_others, start};
+use super::place::Place;
 use super::transfer::{Advance, Target, Transfer};
 use crate::aio::request::{OnDone, Request, Tally};
 use crate::park;
@@ -246,37 +245,5 @@ impl Drop for Group<'_> {
 impl fmt::Debug for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group").field("added", &self.members.borrow().added).finish_non_exhaustive()
-    }
-}
-
-/// What a `Box` is, but for the claim that nobody else has a pointer into it: the kernel has, of a request.
-struct Place<T>(NonNull<T>);
-
-impl<T> Place<T> {
-    fn new(value: T) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(value))))
-    }
-}
-
-impl<T> Deref for Place<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: it is ours, and there until the drop.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl<T> DerefMut for Place<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above. Its owner doesn't ask for this while anybody else has a pointer into it.
-        unsafe { self.0.as_mut() }
-    }
-}
-
-impl<T> Drop for Place<T> {
-    fn drop(&mut self) {
-        // SAFETY: it came from a box, and is dropped once.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

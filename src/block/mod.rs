@@ -48,14 +48,17 @@
 //! others have their turn.
 
 mod aligned;
+mod bypass;
 mod engine;
 mod file;
 mod group;
 mod perform;
+mod place;
 mod transfer;
 mod workers;
 
 pub use aligned::AlignedBuf;
+pub use bypass::{read_then, write_all_then};
 pub use engine::{Engine, EngineChoice, Operation};
 pub use file::File;
 pub use group::{Group, group};

@@ -80,8 +80,8 @@ impl Job {
         // SAFETY: the submitter keeps what the call names.
         let result = unsafe { self.call.run() };
         // SAFETY: it is pending, and this job is its only one.
-        if let Some(waker) = unsafe { Request::complete(self.request, result) } {
-            waker.wake();
+        if let Some(told) = unsafe { Request::complete(self.request, result) } {
+            told.tell();
         }
     }
 }

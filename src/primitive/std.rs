@@ -13,6 +13,10 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+
     /// Calls `f` with a pointer for reading.
     #[inline(always)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {

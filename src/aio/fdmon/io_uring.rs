@@ -30,7 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::request::Request;
+use super::super::request::{Request, Told};
 use super::super::slab::{self, Slab};
 use super::super::waiter::Waiter;
 use super::{Batch, Calls, Failed, Side};
@@ -280,8 +280,11 @@ impl IoUring {
                     let request = NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("an address");
                     // SAFETY: the request is pending, and the kernel is done with it.
                     match unsafe { Request::complete(request, result.into()) } {
-                        Some(waker) => {
-                            fired.push(Waiter::Waker(waker));
+                        Some(told) => {
+                            fired.push(match told {
+                                Told::Waker(waker) => Waiter::Waker(waker),
+                                Told::Context(number, _) => Waiter::Bypass(number),
+                            });
                             Seen::Ready
                         }
                         None => Seen::Ends,
