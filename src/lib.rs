@@ -87,5 +87,9 @@ mod coroutine {
     pub(crate) mod state;
 }
 #[cfg(all(test, loom))]
+mod task {
+    pub(crate) mod oneshot;
+}
+#[cfg(all(test, loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_tests;

@@ -305,35 +305,58 @@ impl Builder {
         create(self.class()?, self.name, Location::caller(), f).map(Unstarted)
     }
 
-    /// Creates a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread only,
-    /// wherever the home takes it. For spawners; they see to it that `f` doesn't panic.
+    /// What it takes to make a coroutine that a home drives; see [`Spawning::spawn`].
+    #[inline]
+    pub(crate) fn spawning(self) -> io::Result<Spawning> {
+        let block = supply::take(this_thread(), self.class()?)?;
+        Ok(Spawning { block, name: self.name })
+    }
+
+    #[inline]
+    fn class(&self) -> io::Result<Class> {
+        self.stack_size.map_or(Ok(Class::DEFAULT), Class::for_size)
+    }
+}
+
+/// A control block and a stack for a coroutine that is about to be spawned.
+#[must_use = "the block is lost"]
+pub(crate) struct Spawning {
+    block: &'static Block,
+    name: Option<Arc<Name>>,
+}
+
+impl Spawning {
+    /// The coroutine that is going to be.
+    #[inline]
+    pub(crate) fn target(&self) -> Target {
+        Target::of(self.block)
+    }
+
+    /// Makes it a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread
+    /// only, wherever the home takes it. For spawners; they see to it that `f` doesn't panic.
     ///
     /// # Safety
     ///
     /// - `f` is `Send`, or the coroutine starts `here`.
     /// - What `f` borrows lives until it has been run to its end or dropped.
-    pub(crate) unsafe fn spawn<F: FnOnce()>(
+    #[inline]
+    pub(crate) unsafe fn spawn(
         self,
         home: &Arc<dyn Home>,
         location: &'static Location<'static>,
         here: bool,
-        f: impl FnOnce(Target) -> F,
-    ) -> io::Result<()> {
-        let block = supply::take(this_thread(), self.class()?)?;
+        f: impl FnOnce(),
+    ) {
+        let Self { block, name } = self;
+        let thread = this_thread();
         // SAFETY: the block is ours, and fresh from the pool; the rest is the contract.
-        unsafe {
-            prepare(block, self.name, location, f(Target::of(block)));
-            *block.home.get() = Some(home.clone());
-        }
+        unsafe { prepare(block, name, location, f) };
         block.add_extra(Extras::SPAWNED.with(Extras::DETACHED).with(Extras::HOME));
-        block.thread.store(if here { this_thread().id.get() } else { ANY }, Ordering::Relaxed);
+        block.thread.store(if here { thread.id.get() } else { ANY }, Ordering::Relaxed);
+        // SAFETY: the block is ours.
+        unsafe { *block.home.get() = Some(home.clone()) };
         block.state.mark_queued();
         home.schedule(Woken::new(block));
-        Ok(())
-    }
-
-    fn class(&self) -> io::Result<Class> {
-        self.stack_size.map_or(Ok(Class::DEFAULT), Class::for_size)
     }
 }
 

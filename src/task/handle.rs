@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use super::outcome::Outcome;
+use super::oneshot::Receiver;
 use crate::coroutine::{Home, Target, in_coroutine};
 use crate::park;
 
@@ -12,14 +12,23 @@ use crate::park;
 ///
 /// A detached coroutine's panic does what a detached thread's does: the panic hook reports it, and that is all.
 pub struct JoinHandle<T> {
-    outcome: Arc<Outcome<T>>,
-    home: Arc<dyn Home>,
-    target: Target,
+    outcome: Receiver<thread::Result<T>, Owner>,
+}
+
+/// What a handle knows of its coroutine.
+pub(super) struct Owner {
+    pub(super) home: Arc<dyn Home>,
+    pub(super) target: Target,
 }
 
 impl<T> JoinHandle<T> {
-    pub(super) fn new(outcome: Arc<Outcome<T>>, home: Arc<dyn Home>, target: Target) -> Self {
-        Self { outcome, home, target }
+    pub(super) fn new(outcome: Receiver<thread::Result<T>, Owner>) -> Self {
+        Self { outcome }
+    }
+
+    #[inline]
+    pub(super) fn owner(&self) -> &Owner {
+        self.outcome.attached()
     }
 
     /// Waits for the coroutine's end.
@@ -42,13 +51,17 @@ impl<T> JoinHandle<T> {
     /// # Panics
     ///
     /// As [`park`](park::park()), if the caller is a coroutine.
-    pub fn join(self) -> thread::Result<T> {
+    pub fn join(mut self) -> thread::Result<T> {
         loop {
+            self.outcome = match self.outcome.into_value() {
+                Ok(result) => return result,
+                Err(pending) => pending,
+            };
             if let Some(result) = self.take_or_wait() {
                 return result;
             }
-            if self.home.is_current() && !in_coroutine() {
-                self.home.clone().turn();
+            if self.owner().home.is_current() && !in_coroutine() {
+                self.owner().home.clone().turn();
             } else {
                 park::park();
             }
@@ -63,7 +76,7 @@ impl<T> JoinHandle<T> {
     /// Ends the coroutine at once: unwinds it where it is suspended, or drops it unrun. For its own thread, while it
     /// doesn't run.
     pub(crate) fn end_now(&self) {
-        self.target.end_now();
+        self.owner().target.end_now();
     }
 
     /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is
@@ -71,12 +84,12 @@ impl<T> JoinHandle<T> {
     ///
     /// Doesn't wait for it. See the [module on coroutines](crate::coroutine) for what a cancelled coroutine may do.
     pub fn cancel(&self) {
-        self.target.cancel();
+        self.owner().target.cancel();
     }
 
     /// Whether the coroutine has ended, so that [`join`](Self::join) won't wait.
     pub fn is_finished(&self) -> bool {
-        self.outcome.is_decided()
+        self.outcome.is_sent()
     }
 }
 

@@ -1,22 +1,25 @@
 //! Spawned coroutines and their join handles.
 //!
-//! A spawned coroutine and its [`JoinHandle`] share an outcome: the coroutine puts its result there and wakes
-//! whoever waits. The coroutine's side is a guard, so the outcome is decided whatever becomes of the coroutine: it
-//! returns, panics, is unwound, or is dropped before it starts.
-#![allow(unsafe_code)] // # Safety: only forwards the contract of `Builder::spawn`.
+//! A spawned coroutine sends its outcome to its [`JoinHandle`], and wakes whoever waits there. The coroutine's side is
+//! a guard, so there is an outcome whatever becomes of the coroutine: it returns, panics, is unwound, or is dropped
+//! before it starts.
+#![allow(unsafe_code)] // # Safety: only forwards the contract of `Spawning::spawn`.
 
+mod completion;
 mod handle;
-mod outcome;
+mod oneshot;
 
 pub use handle::JoinHandle;
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::process;
 use std::sync::Arc;
 
 use crate::coroutine::{self, Builder, Home};
-use outcome::{Completion, Outcome};
+use completion::Completion;
+use handle::Owner;
 
 /// Spawns `f` on `home`: it runs there, on its thread, at one of the next turns.
 ///
@@ -42,7 +45,7 @@ pub(crate) fn spawn_sendable<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: `f` is `Send` and borrows nothing.
-    unsafe { spawn_unchecked(home, builder, location, false, f, |completion| completion.decide_cancelled()) }
+    unsafe { spawn_unchecked(home, builder, location, false, f, |completion| completion.cancelled()) }
 }
 
 /// Spawns, on the calling thread's own `home`, a coroutine that needn't be `Send`.
@@ -56,7 +59,7 @@ pub(crate) unsafe fn spawn_local_on<T>(
     f: impl FnOnce() -> T,
 ) -> io::Result<JoinHandle<T>> {
     // SAFETY: passed on.
-    unsafe { spawn_unchecked(home, Builder::new(), location, true, f, |completion| completion.decide_cancelled()) }
+    unsafe { spawn_unchecked(home, Builder::new(), location, true, f, |completion| completion.cancelled()) }
 }
 
 /// Spawns, on the calling thread's own `home`, a coroutine that may borrow. If it refuses to be unwound, so that its
@@ -91,27 +94,32 @@ unsafe fn spawn_unchecked<T>(
     f: impl FnOnce() -> T,
     on_abandon: impl Fn(&Completion<T>) + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    let outcome = Arc::new(Outcome::new());
-    let completion = Completion::new(outcome.clone());
-    let mut target = None;
-    // If the body is dropped unrun, the closure goes first, then the outcome is decided.
-    let parts = (f, completion);
-    let body = |own| {
-        target = Some(own);
-        move || {
-            // Captured whole, for that order.
-            let parts = parts;
-            let (f, completion) = parts;
-            let abandoned = || on_abandon(&completion);
-            // SAFETY: the hook lives in this frame until it is forgotten below, or the coroutine ends.
-            unsafe { coroutine::on_abandon(&abandoned) };
-            let result = panic::catch_unwind(AssertUnwindSafe(f));
-            coroutine::forget_on_abandon();
-            completion.complete(result);
+    // Not dropped by itself, so that it may stay in registers.
+    let home = ManuallyDrop::new(home);
+    let spawning = match builder.spawning() {
+        Ok(spawning) => spawning,
+        Err(error) => {
+            drop(ManuallyDrop::into_inner(home));
+            return Err(error);
         }
     };
+    let owner = || Owner { home: ManuallyDrop::into_inner(home), target: spawning.target() };
+    let (sender, outcome) = oneshot::channel(owner);
+    let handle = JoinHandle::new(outcome);
+    // If the body is dropped unrun, the closure goes first, then the outcome is sent.
+    let parts = (f, Completion::new(sender));
+    let body = move || {
+        // Captured whole, for that order.
+        let parts = parts;
+        let (f, completion) = parts;
+        let abandoned = || on_abandon(&completion);
+        // SAFETY: the hook lives in this frame until it is forgotten below, or the coroutine ends.
+        unsafe { coroutine::on_abandon(&abandoned) };
+        let result = panic::catch_unwind(AssertUnwindSafe(f));
+        coroutine::forget_on_abandon();
+        completion.complete(result);
+    };
     // SAFETY: passed on; the body catches panics.
-    unsafe { builder.spawn(&home, location, here, body)? };
-    let target = target.expect("spawn calls the maker of the body");
-    Ok(JoinHandle::new(outcome, home, target))
+    unsafe { spawning.spawn(&handle.owner().home, location, here, body) };
+    Ok(handle)
 }
