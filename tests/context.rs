@@ -317,6 +317,360 @@ fn results_are_handed_over_or_dropped_exactly_once() {
     }
 }
 
+// ---- joining what was just spawned ----------------------------------------------------------------------------------
+
+/// What happened, in order, as a test's coroutines tell it.
+#[derive(Clone, Default)]
+struct Log(Rc<RefCell<Vec<&'static str>>>);
+
+impl Log {
+    fn add(&self, what: &'static str) {
+        self.0.borrow_mut().push(what);
+    }
+
+    #[track_caller]
+    fn assert(&self, want: &[&'static str]) {
+        assert_order(&self.0.borrow(), want);
+    }
+}
+
+/// Spawns a coroutine that says its name, calls `then`, and says its name again, in capitals.
+fn spawn_named(
+    context: &AioContext,
+    log: &Log,
+    names: [&'static str; 2],
+    then: impl FnOnce() + 'static,
+) -> JoinHandle<()> {
+    let log = log.clone();
+    let body = move || {
+        log.add(names[0]);
+        then();
+        log.add(names[1]);
+    };
+    context.spawn_local(body).expect("a stack")
+}
+
+#[test]
+fn a_join_starts_what_was_just_spawned_before_others_have_their_turn() {
+    let context = context();
+    let log = Log::default();
+    let _ready = spawn_named(&context, &log, ["other", "OTHER"], || ());
+    context.block_on(|| {
+        yield_now();
+        let later = spawn_named(&context, &log, ["later", "LATER"], yield_now);
+        yield_now();
+        let [a, b, c] = [["a", "A"], ["b", "B"], ["c", "C"]].map(|names| spawn_named(&context, &log, names, || ()));
+        assert!(!a.is_finished());
+        a.join().expect("no panic");
+        log.add("joined a");
+        b.join().expect("no panic");
+        log.add("joined b");
+        later.join().expect("no panic");
+        c.join().expect("no panic");
+    });
+    log.assert(&["other", "OTHER", "later", "a", "A", "joined a", "b", "B", "joined b", "LATER", "c", "C"]);
+}
+
+#[test]
+fn spawned_coroutines_start_in_order_whichever_is_joined_and_whoever_spawned_them() {
+    let context = Rc::new(context());
+    let log = Log::default();
+    context.block_on(|| {
+        let [a, b] = [["a", "A"], ["b", "B"]].map(|names| spawn_named(&context, &log, names, yield_now));
+        b.join().expect("no panic");
+        a.join().expect("no panic");
+        let c = spawn_named(&context, &log, ["c", "C"], || ());
+        let (inside, its_log) = (context.clone(), log.clone());
+        // A coroutine that is driven by hand spawns the next.
+        coroutine(move || drop(spawn_named(&inside, &its_log, ["d", "D"], || ()))).enter();
+        let (inside, its_log) = (context.clone(), log.clone());
+        // One that starts inside of a join leaves what it spawns for later.
+        let e = spawn_named(&context, &log, ["e", "E"], move || {
+            drop(spawn_named(&inside, &its_log, ["f", "F"], || ()));
+        });
+        c.join().expect("no panic");
+        e.join().expect("no panic");
+        yield_now();
+        yield_now();
+        let (inside, its_log) = (context.clone(), log.clone());
+        let g = spawn_named(&context, &log, ["g", "G"], move || {
+            drop(spawn_named(&inside, &its_log, ["i", "I"], || ()));
+            yield_now();
+        });
+        let h = spawn_named(&context, &log, ["h", "H"], || ());
+        g.join().expect("no panic");
+        h.join().expect("no panic");
+    });
+    log.assert(&["a", "b", "A", "B", "c", "C", "d", "D", "e", "E", "f", "F", "g", "h", "H", "i", "I", "G"]);
+}
+
+#[test]
+fn what_a_join_starts_may_suspend_and_its_joiner_waits() {
+    within(LIMIT, || {
+        let context = context();
+        let home = context.home();
+        let sum = context.block_on(|| {
+            let spawn = |f: fn() -> u32| task::spawn_on(&home, Builder::new(), f).expect("a stack");
+            let yields = spawn(|| {
+                (0..3).for_each(|_| yield_now());
+                1
+            });
+            let sleeps = spawn(|| {
+                aioco::aio::sleep(Duration::from_millis(1));
+                2
+            });
+            let woken = context.spawn(|| {
+                let waker = park::waker();
+                let waking = thread::spawn(move || waker.wake());
+                park::park();
+                waking.join().expect("no panic");
+                4
+            });
+            yields.join().expect("no panic")
+                + sleeps.join().expect("no panic")
+                + woken.expect("a stack").join().expect("no panic")
+        });
+        assert_eq!(sum, 7);
+    });
+}
+
+/// Whatever the result is: only what crosses threads has to be `Send`.
+#[test]
+fn a_handle_may_be_sent_and_shared_if_its_result_may_be_sent() {
+    fn check<T: Send + Sync + Unpin>() {}
+    check::<JoinHandle<(Cell<u8>, std::marker::PhantomPinned)>>();
+}
+
+#[test]
+fn joins_nest_as_deep_as_there_are_stacks() {
+    fn depth(context: &Rc<AioContext>, left: u32) -> u32 {
+        if left == 0 {
+            return 0;
+        }
+        let inside = context.clone();
+        let next = context.spawn_local(move || depth(&inside, left - 1)).expect("a stack");
+        1 + next.join().expect("no panic")
+    }
+    let context = Rc::new(context());
+    assert_eq!(context.block_on(|| depth(&context, 1000)), 1000);
+}
+
+#[test]
+fn a_coroutine_that_joins_for_ever_lets_others_and_other_threads_in() {
+    within(LIMIT, || {
+        let context = context();
+        let local = Rc::new(Cell::new(false));
+        let other = local.clone();
+        let remote = context.remote();
+        let sent = Arc::new(AtomicBool::new(false));
+        context.block_on(|| {
+            drop(context.spawn_local(move || other.set(true)).expect("a stack"));
+            let there = sent.clone();
+            thread::spawn(move || remote.spawn(move || there.store(true, Ordering::Relaxed)));
+            // The first one spawned is handed over when the second is spawned, or here.
+            while !local.get() || !sent.load(Ordering::Relaxed) {
+                spawn(&context, || ()).join().expect("no panic");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_panic_of_what_a_join_starts_is_its_result_and_what_it_woke_runs_after_the_joiner() {
+    for joiner_wakes_too in [true, false] {
+        let context = Rc::new(context());
+        let log = Log::default();
+        let (give, take) = mpsc::channel();
+        let asleep = ["one", "two"].map(|name| {
+            let (log, give) = (log.clone(), give.clone());
+            let handle = context.spawn_local(move || {
+                give.send(park::waker()).expect("the test waits");
+                park::park();
+                log.add(name);
+            });
+            handle.expect("a stack")
+        });
+        settle(&context);
+        let [one, two]: [Waker; 2] = [take.recv().expect("started"), take.recv().expect("started")];
+        let by_hand = panics_when_woken(&context, "by hand");
+        let by_hand_waker = by_hand.waker();
+        let joiner = spawn_named(&context, &log, ["joiner", "joiner ends"], {
+            let (context, log) = (context.clone(), log.clone());
+            move || {
+                if joiner_wakes_too {
+                    one.wake_by_ref();
+                }
+                let wakes = context.spawn_local(move || {
+                    by_hand_waker.wake();
+                    one.wake();
+                    two.wake();
+                    panic_any(17u8)
+                });
+                let payload = wakes.expect("a stack").join().map(|_: ()| ()).expect_err("panics");
+                assert_eq!(payload.downcast_ref(), Some(&17u8));
+                log.add("joined");
+            }
+        });
+        let out = catch_unwind(AssertUnwindSafe(|| context.poll(false))).expect_err("the one driven by hand panics");
+        assert_eq!(out.downcast_ref(), Some(&"by hand"));
+        assert!(joiner.is_finished() && asleep.iter().all(JoinHandle::is_finished));
+        log.assert(&["joiner", "joined", "joiner ends", "one", "two"]);
+    }
+}
+
+#[test]
+fn a_join_of_what_was_cancelled_before_it_started_drops_it() {
+    let context = context();
+    let dropped = Count::default();
+    let guard = dropped.guard();
+    context.block_on(|| {
+        let never = spawn(&context, move || {
+            let _guard = guard;
+            unreachable!("it was cancelled")
+        });
+        let other = spawn(&context, || 5);
+        never.cancel();
+        assert_eq!(dropped.get(), 0, "not from within the call");
+        assert_cancelled(never.join().map(|_: ()| ()));
+        assert_eq!(dropped.get(), 1);
+        assert_eq!(other.join().expect("no panic"), 5);
+    });
+}
+
+#[test]
+fn a_joiner_that_is_cancelled_before_or_inside_of_its_join_unwinds_there() {
+    for when in ["before", "inside"] {
+        let context = Rc::new(context());
+        let own: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
+        let cancel = {
+            let own = own.clone();
+            move || own.borrow().as_ref().expect("given").cancel()
+        };
+        let log = Log::default();
+        let joiner = spawn_named(&context, &log, ["joiner", "not reached"], {
+            let (context, log) = (context.clone(), log.clone());
+            move || {
+                let child = spawn_named(&context, &log, ["child", "CHILD"], {
+                    let cancel = cancel.clone();
+                    move || {
+                        if when == "inside" {
+                            cancel()
+                        }
+                    }
+                });
+                if when == "before" {
+                    cancel();
+                }
+                let _guard = OnDrop(|| log.add("unwinds"));
+                child.join().expect("no panic");
+            }
+        });
+        *own.borrow_mut() = Some(joiner);
+        settle(&context);
+        match when {
+            "before" => log.assert(&["joiner", "unwinds", "child", "CHILD"]),
+            _ => log.assert(&["joiner", "child", "CHILD", "unwinds"]),
+        }
+        assert_cancelled(own.take().expect("given").join());
+    }
+}
+
+#[test]
+fn a_context_that_is_dropped_by_what_a_join_started_ends_the_joiner_and_those_not_started() {
+    within(LIMIT, || {
+        let context = context();
+        let home = context.home();
+        let place: Rc<RefCell<Option<AioContext>>> = Rc::default();
+        let log = Log::default();
+        let joiner = spawn_named(&context, &log, ["joiner", "not reached"], {
+            let (place, log) = (place.clone(), log.clone());
+            move || {
+                let in_place = place.borrow();
+                let context = in_place.as_ref().expect("given");
+                let child = spawn_named(context, &log, ["child", "CHILD"], {
+                    let (place, log, home) = (place.clone(), log.clone(), home.clone());
+                    move || {
+                        drop(place.take());
+                        log.add("ended");
+                        let late = task::spawn_on(&home, Builder::new(), || ()).expect("a stack");
+                        assert!(late.is_finished(), "dropped at once");
+                        assert_cancelled(late.join());
+                    }
+                });
+                for _ in 0..2 {
+                    let at_drop = OnDrop({
+                        let log = log.clone();
+                        move || log.add("sibling dropped")
+                    });
+                    drop(spawn_named(context, &log, ["not reached", "not reached"], move || drop(at_drop)));
+                }
+                drop(in_place);
+                let _guard = OnDrop(|| log.add("joiner unwinds"));
+                child.join().expect("no panic");
+            }
+        });
+        *place.borrow_mut() = Some(context);
+        assert_cancelled(joiner.join());
+        log.assert(&["joiner", "child", "sibling dropped", "sibling dropped", "ended", "CHILD", "joiner unwinds"]);
+    });
+}
+
+#[test]
+fn a_timeout_that_is_up_before_its_coroutine_starts_leaves_the_others_in_order() {
+    let context = context();
+    let log = Log::default();
+    context.block_on(|| {
+        let a = spawn_named(&context, &log, ["a", "A"], || ());
+        let dropped = Count::default();
+        let guard = dropped.guard();
+        let up = aioco::aio::timeout(Duration::ZERO, move || {
+            let _guard = guard;
+            unreachable!("the time was up")
+        });
+        assert!(up.map(|_: ()| ()).is_err());
+        assert_eq!(dropped.get(), 1);
+        // Has the stack, and the control block, of the one that never started.
+        let by_hand = coroutine({
+            let log = log.clone();
+            move || log.add("by hand")
+        });
+        let [b, c] = [["b", "B"], ["c", "C"]].map(|names| spawn_named(&context, &log, names, || ()));
+        c.join().expect("no panic");
+        [a, b].into_iter().for_each(|handle| handle.join().expect("no panic"));
+        by_hand.enter();
+    });
+    log.assert(&["a", "A", "b", "B", "c", "C", "by hand"]);
+}
+
+#[test]
+fn stacks_of_what_joins_start_are_used_again() {
+    let exit = child("", |_| {
+        let context = context();
+        context.block_on(|| {
+            for round in 0..10_000 {
+                let handle = spawn(&context, move || {
+                    if round % 16 == 0 {
+                        yield_now()
+                    }
+                });
+                if round % 5 == 0 {
+                    handle.cancel();
+                    assert_cancelled(handle.join());
+                } else {
+                    handle.join().expect("no panic");
+                }
+                if round % 7 == 0 {
+                    _ = aioco::aio::timeout(Duration::ZERO, || ());
+                }
+            }
+        });
+        let stats = pool::stats();
+        assert_eq!((stats.live, stats.leaked), (0, 0));
+        assert!(stats.idle < 8, "{} stacks", stats.idle);
+    });
+    exit.assert_success();
+}
+
 // ---- cancel ---------------------------------------------------------------------------------------------------------
 
 #[test]

@@ -356,7 +356,7 @@ fn the_panic_hook_runs_on_the_coroutine_and_sees_its_frames() {
 #[test]
 fn suspending_in_a_drop_guard_while_unwinding_is_refused_by_name_and_aborts() {
     let unwound_by = ["a panic", "the drop of its handle", "the end of its context", "a cancel"];
-    let suspends_by = ["yield_now", "park", "park_until", "join", "wait_readable"];
+    let suspends_by = ["yield_now", "park", "park_until", "join", "join at once", "wait_readable"];
     let combinations = unwound_by.iter().flat_map(|by| suspends_by.iter().map(move |how| format!("{by}, {how}")));
     for combination in combinations {
         let exit = child(&combination, |combination| {
@@ -370,6 +370,10 @@ fn suspending_in_a_drop_guard_while_unwinding_is_refused_by_name_and_aborts() {
                 "park_until" => park::park_until(Instant::now() + Duration::from_secs(1)),
                 "join" => {
                     let other = aioco::task::spawn_on(&home, Builder::new(), park::park);
+                    let _ = other.expect("a stack").join();
+                }
+                "join at once" => {
+                    let other = aioco::task::spawn_on(&home, Builder::new(), || ());
                     let _ = other.expect("a stack").join();
                 }
                 _ => {

@@ -692,6 +692,55 @@ fn the_panic_of_a_coroutine_driven_by_hand_comes_out_of_run() {
 }
 
 #[test]
+fn a_home_gets_what_its_coroutines_spawn_when_they_suspend_and_is_let_go_by_all() {
+    for how in ["ends", "yields", "parks", "is cancelled", "isn't joined", "isn't joined in time"] {
+        let (tray, home) = tray();
+        let spawner = spawn_on(&home, {
+            let (tray, home) = (tray.clone(), home.clone());
+            move || {
+                let child = spawn_on(&home, move || match how {
+                    "yields" => yield_now(),
+                    "parks" => {
+                        park::waker().wake();
+                        park::park();
+                        let waker = park::waker();
+                        thread::spawn(move || waker.wake()).join().expect("no panic");
+                        yield_now();
+                        park::park();
+                    }
+                    _ => (),
+                });
+                assert!(tray.take().is_empty(), "not yet");
+                match how {
+                    "is cancelled" => {
+                        child.cancel();
+                        assert_cancelled(child.join());
+                    }
+                    "isn't joined" => drop(child),
+                    "isn't joined in time" => {
+                        yield_now();
+                        child.join().expect("no panic");
+                    }
+                    _ => child.join().expect("no panic"),
+                }
+            }
+        });
+        for turn in 0.. {
+            let woken = tray.take();
+            if woken.is_empty() {
+                break;
+            }
+            woken.into_iter().for_each(Woken::run);
+            assert!(turn < 10, "{how}");
+        }
+        spawner.join().expect("no panic");
+        assert!(tray.take().is_empty());
+        drop(home);
+        assert_eq!(Arc::strong_count(&tray), 1, "{how}");
+    }
+}
+
+#[test]
 fn unwind_all_ends_the_parked_coroutines_of_one_home_only() {
     let ((tray_a, home_a), (tray_b, home_b)) = (tray(), tray());
     let (a, _, _) = counting(&tray_a, &home_a);
@@ -713,6 +762,24 @@ fn unwind_all_ends_the_parked_coroutines_of_one_home_only() {
     assert_eq!(count_b.load(Ordering::Relaxed), 1);
     unwind_all(&*home_b);
     assert_cancelled(b.join());
+}
+
+#[test]
+fn unwind_all_ends_a_coroutine_that_yielded_and_whose_turn_was_dropped_elsewhere() {
+    let (tray, home) = tray();
+    let dropped = Count::default();
+    let guard = dropped.guard();
+    let handle = spawn_on(&home, move || {
+        let _guard = guard;
+        yield_now();
+    });
+    tray.take_one().run();
+    let turn = tray.take_one();
+    thread::spawn(move || drop(turn)).join().expect("no panic");
+    assert_eq!(dropped.get(), 0);
+    unwind_all(&*home);
+    assert_eq!(dropped.get(), 1);
+    assert_cancelled(handle.join());
 }
 
 #[test]

@@ -44,6 +44,7 @@ const UNSAFE: &[&str] = &[
     "coroutine/handle.rs",
     "coroutine/home.rs",
     "coroutine/label.rs",
+    "coroutine/newborn.rs",
     "coroutine/root.rs",
     "coroutine/stack.rs",
     "coroutine/supply.rs",
@@ -70,6 +71,7 @@ const UNSAFE: &[&str] = &[
     "sys/poll.rs",
     "sys/ring.rs",
     "sys/thread_exit.rs",
+    "task/completion.rs",
     "task/mod.rs",
     "task/oneshot.rs",
 ];

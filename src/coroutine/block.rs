@@ -4,11 +4,11 @@
 //! together with a stack. Who may touch a block:
 //!
 //! 1. `state` is for everyone, by the rules of [`super::state`].
-//! 2. The owner of a coroutine that hasn't started, on whatever thread, may touch every field: at first its creator,
-//!    then whoever it was sent to.
+//! 2. The owner of a coroutine that hasn't started, on whatever thread, may touch every field: at first its creator (or
+//!    the list of newborns of the creator's thread), then whoever it was sent to.
 //! 3. After the start all other fields belong to the home thread, but for rule 4.
 //! 4. Whoever owns the queue entry (got [`Wake::Schedule`](super::state::Wake) from `state`) may use `links.next`, and
-//!    may read `home`: the home thread doesn't write it while `PARKED` or `SCHEDULED` is set.
+//!    may read `home`: the home thread doesn't write it while `PARKED` or `SCHEDULED` is set, and then it is counted.
 //! 5. A block in the pool belongs to the pool.
 //!
 //! # Safety
@@ -19,7 +19,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::mem::{self, MaybeUninit};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::home::Home;
@@ -64,7 +64,7 @@ impl Extras {
     pub(super) const NONE: Self = Self(0);
     /// Its home drives it; otherwise the owner of its handle does.
     pub(super) const SPAWNED: Self = Self(1 << 0);
-    /// `home` is set.
+    /// `home` is set, and counted.
     pub(super) const HOME: Self = Self(1 << 1);
     /// It has a name.
     pub(super) const NAME: Self = Self(1 << 2);
@@ -83,6 +83,14 @@ impl Extras {
     /// It stands in the `woken` list of a coroutine of its own thread, or in the list that its loop took over from
     /// there.
     pub(super) const QUEUED_HERE: Self = Self(1 << 9);
+    /// It stands in its thread's list of newborns.
+    pub(super) const NEWBORN: Self = Self(1 << 10);
+    /// `home` is set, but belongs to another; see [`super::newborn`].
+    pub(super) const BORROWED_HOME: Self = Self(1 << 11);
+    /// It waits for a newborn that runs inside of it.
+    pub(super) const JOINING: Self = Self(1 << 12);
+    /// It stands in its thread's list of live coroutines.
+    pub(super) const LIVE: Self = Self(1 << 13);
 
     pub(super) const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)
@@ -135,7 +143,7 @@ pub(crate) struct Block {
     pub(super) on_abandon: Cell<Option<NonNull<dyn Fn()>>>,
     /// This block's place in the table.
     pub(super) slot: Cell<u32>,
-    /// Spawned and started: its place in the thread's list of live coroutines.
+    /// Its place in the thread's list of live coroutines.
     pub(super) live_index: Cell<u32>,
     /// How often an unwind was raised in this coroutine; see [`super::unwind`].
     pub(super) raised: Cell<u8>,
@@ -207,13 +215,23 @@ impl Block {
     }
 
     /// Adds to the extras.
+    #[inline]
     pub(super) fn add_extra(&self, extra: Extras) {
-        self.extras.set(self.extras.get().with(extra));
+        self.set_extras(self.extras.get().with(extra));
     }
 
     /// Takes from the extras.
+    #[inline]
     pub(super) fn remove_extra(&self, extra: Extras) {
-        self.extras.set(self.extras.get().without(extra));
+        self.set_extras(self.extras.get().without(extra));
+    }
+
+    /// Writes the extras whole, where the compiler would write the byte that changes: the next one to read both bytes
+    /// would wait until that has left the store buffer.
+    #[inline]
+    fn set_extras(&self, extras: Extras) {
+        // SAFETY: the cell's own place, and nobody has a reference to what is in a cell.
+        unsafe { self.extras.as_ptr().write_volatile(extras) };
     }
 
     /// Whether the coroutine has this extra.
@@ -229,13 +247,66 @@ impl Block {
     /// The caller owns the block, whose coroutine has ended.
     #[cold]
     pub(super) unsafe fn clear_extras(&self) {
+        let borrowed = self.has(Extras::BORROWED_HOME);
         self.extras.set(Extras::NONE);
         self.raised.set(0);
         // SAFETY: ours (contract).
         unsafe {
-            *self.home.get() = None;
+            let home = mem::take(&mut *self.home.get());
+            if borrowed {
+                mem::forget(home);
+            }
             *self.label.get() = Label::none();
         }
+    }
+
+    /// Gives the coroutine a home.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the block, which has no home, and no other thread has a queue entry of it.
+    pub(super) unsafe fn set_home(&self, home: Arc<dyn Home>) {
+        // SAFETY: ours, and read by nobody else (contract).
+        unsafe { *self.home.get() = Some(home) };
+        self.add_extra(Extras::HOME);
+    }
+
+    /// Gives the coroutine the home of another, without counting that.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`set_home`](Self::set_home).
+    /// - `lender` is the calling thread's, and its home lives until this coroutine ends or has its own.
+    #[inline]
+    pub(super) unsafe fn borrow_home(&self, lender: &Self) {
+        // SAFETY: both are ours (contract). The copy isn't dropped, as the extra tells `clear_extras`.
+        unsafe { ptr::copy_nonoverlapping(lender.home.get(), self.home.get(), 1) };
+        self.add_extra(Extras::BORROWED_HOME);
+    }
+
+    /// Counts the home, if it is borrowed.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the block.
+    pub(super) unsafe fn own_home(&self) {
+        if self.has(Extras::BORROWED_HOME) {
+            // SAFETY: ours (contract). From here on the copy in the block is the one that is counted.
+            mem::forget(unsafe { (*self.home.get()).clone() });
+            self.set_extras(self.extras.get().without(Extras::BORROWED_HOME).with(Extras::HOME));
+        }
+    }
+
+    /// Whether `home` is its home.
+    ///
+    /// # Safety
+    ///
+    /// The block is the calling thread's.
+    #[inline]
+    pub(super) unsafe fn is_driven_by(&self, home: &dyn Home) -> bool {
+        // SAFETY: contract.
+        let own = unsafe { (*self.home.get()).as_deref() };
+        own.is_some_and(|own| ptr::addr_eq(own, home))
     }
 
     /// Marks the coroutine as one that will never be resumed.

@@ -9,7 +9,7 @@
 //!
 //! | phase | resumed by |
 //! |---|---|
-//! | `Unstarted` | the first `enter` of the handle; or its home, if it was spawned |
+//! | `Unstarted` | the first `enter` of the handle; or its home, if it was spawned, or [who joins it](super::newborn) |
 //! | `Yielded` | `enter` |
 //! | `Requeued` | its home, at its turn |
 //! | `Parked` | its home or a running coroutine's loop, after a wake; or `enter`, which counts as a wake-up |
@@ -31,7 +31,7 @@ use super::home::Woken;
 use super::state::Turn;
 use super::switch::Fiber;
 use super::thread::{Thread, this_thread};
-use super::{supply, unwind};
+use super::{newborn, supply, unwind};
 use crate::lockfree::Fifo;
 use crate::primitive::atomic::Ordering;
 
@@ -85,7 +85,7 @@ unsafe fn switch_to(
 ) -> (&'static Thread, &'static Block) {
     block.phase.set(Phase::Entered);
     if std::thread::panicking() {
-        block.add_extra(Extras::ENTERED_UNWINDING);
+        enters_unwinding(block);
     }
     thread.current.set(Some(block));
     // SAFETY: contract.
@@ -100,16 +100,24 @@ unsafe fn switch_to(
     (thread, block)
 }
 
+#[cold]
+#[inline(never)]
+fn enters_unwinding(block: &Block) {
+    block.add_extra(Extras::ENTERED_UNWINDING);
+}
+
 /// Looks after a coroutine that has been resumed, and runs what it woke.
 #[cold]
 #[inline(never)]
 fn run_on(thread: &'static Thread, first: &'static Block, outer: Option<&'static Block>) {
     let mut pending = Fifo::new();
     let mut payload = None;
+    newborn::hand_over(thread);
     settle(thread, first, &mut pending, &mut payload);
     while let Some((block, switch)) = next_turn(thread, &mut pending) {
         // SAFETY: `take_turn` said so.
         unsafe { switch_to(thread, block, switch, outer) };
+        newborn::hand_over(thread);
         settle(thread, block, &mut pending, &mut payload);
     }
     if let Some(payload) = payload {
@@ -120,6 +128,24 @@ fn run_on(thread: &'static Thread, first: &'static Block, outer: Option<&'static
 type Pending = Fifo<RunAdapter>;
 type Payload = Box<dyn Any + Send>;
 
+/// Starts a [newborn](newborn) inside of the calling coroutine, until it suspends or ends. What it woke is added to
+/// `woken`.
+///
+/// # Safety
+///
+/// The caller owns the newborn, which may start on this thread; `outer` is the calling coroutine's block.
+pub(super) unsafe fn enter_nested(
+    thread: &'static Thread,
+    newborn: &'static Block,
+    outer: &'static Block,
+    woken: &mut Pending,
+) {
+    // SAFETY: contract.
+    let (thread, newborn) = unsafe { switch_to(thread, newborn, Switch::Start, Some(outer)) };
+    // It was spawned, so its panic is its join handle's.
+    settle(thread, newborn, woken, &mut None);
+}
+
 /// Does what is due after a switch: puts the coroutines that `block` woke before the others, and ends or requeues it.
 fn settle(thread: &Thread, block: &'static Block, pending: &mut Pending, first_payload: &mut Option<Payload>) {
     let extras = block.extras.get();
@@ -129,7 +155,11 @@ fn settle(thread: &Thread, block: &'static Block, pending: &mut Pending, first_p
         pending.prepend(unsafe { &mut *block.woken.get() });
     }
     match block.phase.get() {
-        Phase::Yielded if extras.has(Extras::SPAWNED) => requeue(block),
+        Phase::Yielded if extras.has(Extras::SPAWNED) => {
+            enlist(thread, block);
+            requeue(thread, block);
+        }
+        Phase::Parked if extras.has(Extras::SPAWNED) => enlist(thread, block),
         Phase::Yielded | Phase::Parked => {}
         Phase::Returned => end_detached(thread, block),
         Phase::Panicked => {
@@ -172,7 +202,7 @@ fn next_turn(thread: &Thread, pending: &mut Pending) -> Option<(&'static Block, 
 
 /// Ends a coroutine that returned or panicked, unless a handle owns it.
 fn end_detached(thread: &Thread, block: &'static Block) {
-    if block.has(Extras::SPAWNED) {
+    if block.has(Extras::LIVE) {
         forget_live(thread, block);
     }
     if block.has(Extras::DETACHED) {
@@ -227,7 +257,7 @@ unsafe fn free_unqueued(thread: &Thread, block: &'static Block) {
 /// Gives up a coroutine that can't be unwound.
 #[cold]
 fn lose(thread: &Thread, block: &'static Block) {
-    if block.has(Extras::SPAWNED) {
+    if block.has(Extras::LIVE) {
         forget_live(thread, block);
     }
     block.state.retire();
@@ -236,13 +266,16 @@ fn lose(thread: &Thread, block: &'static Block) {
 
 /// A spawned coroutine yielded: its home runs it again, after the others.
 #[cold]
-fn requeue(block: &'static Block) {
+fn requeue(thread: &Thread, block: &'static Block) {
     block.phase.set(Phase::Requeued);
-    schedule_on_home(block);
+    newborn::hand_over(thread);
+    // SAFETY: it is suspended, and this is its thread.
+    unsafe { block.own_home() };
+    give_to_home(block);
 }
 
 /// Hands the block to its home, or drops the turn if there is none.
-fn schedule_on_home(block: &'static Block) {
+pub(super) fn give_to_home(block: &'static Block) {
     let woken = Woken::new(block);
     // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the
     // coroutine does as soon as it is scheduled.
@@ -265,7 +298,7 @@ pub(super) fn schedule(block: &'static Block) {
         block.add_extra(Extras::QUEUED_HERE);
         return;
     }
-    schedule_on_home(block);
+    give_to_home(block);
 }
 
 /// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it
@@ -286,7 +319,7 @@ fn take_turn(thread: &Thread, block: &'static Block) -> Option<Switch> {
         }
         Phase::Unstarted => {
             block.state.unschedule();
-            begin_spawned(thread, block);
+            block.thread.store(thread.id.get(), Ordering::Relaxed);
             return Some(Switch::Start);
         }
         _ => {}
@@ -306,9 +339,13 @@ fn take_turn(thread: &Thread, block: &'static Block) -> Option<Switch> {
     }
 }
 
-/// Binds a spawned coroutine to the calling thread.
-fn begin_spawned(thread: &Thread, block: &'static Block) {
-    block.thread.store(thread.id.get(), Ordering::Relaxed);
+/// Puts a spawned coroutine into the list of those that the end of their home unwinds, when it first suspends.
+#[inline]
+pub(super) fn enlist(thread: &Thread, block: &'static Block) {
+    if block.has(Extras::LIVE) {
+        return;
+    }
+    block.add_extra(Extras::LIVE);
     let mut live = thread.live.borrow_mut();
     block.live_index.set(live.len() as u32);
     live.push(block);
@@ -316,6 +353,7 @@ fn begin_spawned(thread: &Thread, block: &'static Block) {
 
 #[cold]
 fn forget_live(thread: &Thread, block: &'static Block) {
+    block.remove_extra(Extras::LIVE);
     let mut live = thread.live.borrow_mut();
     let index = block.live_index.get() as usize;
     live.swap_remove(index);
@@ -370,8 +408,11 @@ pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
 /// If it is running: it has the caller ended, which borrows to it. Neither can go first.
 pub(super) fn end_now(thread: &'static Thread, block: &'static Block) {
     match block.phase.get() {
-        // SAFETY: it was spawned, and whoever takes it out of its queue only frees the block now.
-        Phase::Unstarted => return unsafe { discard_unstarted(thread, block) },
+        Phase::Unstarted => {
+            newborn::forget(thread, block);
+            // SAFETY: it was spawned, and whoever takes it out of its queue only frees the block now.
+            return unsafe { discard_unstarted(thread, block) };
+        }
         // A queue has it, which the state word needs to know, so that the block isn't freed before it is out.
         Phase::Requeued if !block.state.is_scheduled() => block.state.mark_queued(),
         Phase::Entered => {

@@ -14,9 +14,9 @@ use super::enter::{self, ANY, Switch};
 use super::home::{Home, Woken};
 use super::label::{Label, Name};
 use super::stack::Class;
-use super::supply;
 use super::thread::{Thread, this_thread};
 use super::wake::Target;
+use super::{newborn, supply};
 use crate::primitive::atomic::Ordering;
 
 /// A coroutine that its owner drives, by [`enter`](Self::enter).
@@ -332,8 +332,9 @@ impl Spawning {
         Target::of(self.block)
     }
 
-    /// Makes it a coroutine that `home` drives, and schedules it there. `here`: it starts on the calling thread
-    /// only, wherever the home takes it. For spawners; they see to it that `f` doesn't panic.
+    /// Makes it a coroutine that `home` drives, and schedules it there, at the latest when the calling coroutine
+    /// suspends. `here`: it starts on the calling thread only, wherever the home takes it. For spawners; they see to it
+    /// that `f` doesn't panic.
     ///
     /// # Safety
     ///
@@ -351,10 +352,15 @@ impl Spawning {
         let thread = this_thread();
         // SAFETY: the block is ours, and fresh from the pool; the rest is the contract.
         unsafe { prepare(block, name, location, f) };
-        block.add_extra(Extras::SPAWNED.with(Extras::DETACHED).with(Extras::HOME));
+        block.add_extra(Extras::SPAWNED.with(Extras::DETACHED));
         block.thread.store(if here { thread.id.get() } else { ANY }, Ordering::Relaxed);
-        // SAFETY: the block is ours.
-        unsafe { *block.home.get() = Some(home.clone()) };
+        // SAFETY: the block is ours, and has no home yet.
+        unsafe {
+            if newborn::keep(thread, block, home) {
+                return;
+            }
+            block.set_home(home.clone());
+        }
         block.state.mark_queued();
         home.schedule(Woken::new(block));
     }

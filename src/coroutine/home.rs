@@ -21,8 +21,8 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::block::{Block, Phase, RunAdapter};
-use super::enter;
 use super::thread::this_thread;
+use super::{enter, newborn};
 use crate::lockfree::{Fifo, PushStack};
 
 /// Which side of a descriptor a coroutine waits for.
@@ -57,6 +57,9 @@ pub struct Watch(pub u64);
 pub trait Home: Any + Send + Sync {
     /// Takes a coroutine that is to run, and makes sure that the loop calls [`Woken::run`] on it soon, on its own
     /// thread and not from within this call.
+    ///
+    /// What a coroutine of this home spawns here comes when that one suspends or ends, in the order in which it was
+    /// spawned; what it has [joined](crate::JoinHandle::join) before may have started without.
     fn schedule(&self, woken: Woken);
 
     /// Whether the calling thread is this home's.
@@ -294,16 +297,16 @@ impl Drop for HomeGuard {
 /// [`Woken`]s that it had queued.
 pub fn unwind_all(home: &dyn Home) {
     let thread = this_thread();
+    newborn::end(thread, home);
     let is_homes = |block: &&'static Block| {
-        // SAFETY: live coroutines of this thread.
-        let theirs = unsafe { (*block.home.get()).as_deref() };
         // One whose turn somebody has yet to run or to drop is left to them.
         let suspended = match block.phase.get() {
             Phase::Parked => true,
             Phase::Requeued => block.state.is_parked(),
             _ => false,
         };
-        suspended && theirs.is_some_and(|theirs| std::ptr::addr_eq(theirs, home))
+        // SAFETY: live coroutines are this thread's.
+        suspended && unsafe { block.is_driven_by(home) }
     };
     loop {
         let next = thread.live.borrow().iter().copied().find(is_homes);

@@ -55,6 +55,7 @@ mod enter;
 mod handle;
 mod home;
 mod label;
+mod newborn;
 mod root;
 mod stack;
 pub(crate) mod state;
@@ -72,7 +73,7 @@ pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;
 
 pub(crate) use home::is_current_home;
-pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, waker};
+pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, runs_inside_join, waker};
 pub(crate) use thread::thread_id;
 pub(crate) use wake::Target;
 

@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | `PARKED` | the coroutine, in `park` | it is suspended in a park, or about to be; a wake must schedule it | the home thread, when it resumes it |
 //! | `WOKEN` | any waker | a wake that no park has consumed | the park, or the resume, that consumes it |
-//! | `SCHEDULED` | the waker that found `PARKED` without it, or `spawn` | the control block stands in exactly one queue, and its link is that queue's | whoever takes it out of that queue |
+//! | `SCHEDULED` | the waker that found `PARKED` without it, or whoever gives a new one to its home | the control block stands in exactly one queue, and its link is that queue's | whoever takes it out of that queue |
 //! | `CANCELLED` | any canceller | each suspension from now on unwinds | never in this generation |
 //! | `RETIRED` | the home thread, at the end | the coroutine ended while `SCHEDULED`; whoever takes the block out of its queue frees it | that one |
 //!

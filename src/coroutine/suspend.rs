@@ -8,7 +8,7 @@ use super::block::{Block, Extras, Phase};
 use super::home::Home;
 use super::state::Park;
 use super::switch::Fiber;
-use super::thread::this_thread;
+use super::thread::{Thread, this_thread};
 use super::wake::Target;
 use super::{CoroutineRef, unwind};
 use crate::primitive::atomic::Ordering;
@@ -92,20 +92,8 @@ pub(crate) fn park() -> bool {
     }
     // Relaxed: published by the Release of `State::park`.
     block.thread.store(thread.id.get(), Ordering::Relaxed);
-    if !block.has(Extras::HOME)
-        && let Some(home) = thread.home.borrow().clone()
-    {
-        if block.state.is_scheduled() && !block.has(Extras::QUEUED_HERE) {
-            // A waker on another thread that found no home is about to drop its queue entry, and may be reading the
-            // home right now (rule 4 of the block); a wake that came meanwhile would be lost with the entry. A park may
-            // return without a wake: so does this one, until the entry is gone.
-            std::thread::yield_now();
-            return true;
-        }
-        // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no other thread has a queue entry
-        // of it.
-        unsafe { *block.home.get() = Some(home) };
-        block.add_extra(Extras::HOME);
+    if !block.has(Extras::HOME) && !find_home(thread, block) {
+        return true;
     }
     match block.state.park() {
         Park::Suspend => suspend(block, Phase::Parked),
@@ -118,11 +106,31 @@ pub(crate) fn park() -> bool {
     true
 }
 
+/// Gives a coroutine that is about to park a home of its own, if there is one. Returns whether it may park.
+fn find_home(thread: &Thread, block: &Block) -> bool {
+    if block.has(Extras::BORROWED_HOME) {
+        // SAFETY: the block is the calling coroutine's.
+        unsafe { block.own_home() };
+    } else if let Some(home) = thread.home.borrow().clone() {
+        if block.state.is_scheduled() && !block.has(Extras::QUEUED_HERE) {
+            // A waker on another thread that found no home is about to drop its queue entry, and may be reading the
+            // home right now (rule 4 of the block); a wake that came meanwhile would be lost with the entry. A park may
+            // return without a wake: so does this one, until the entry is gone.
+            std::thread::yield_now();
+            return false;
+        }
+        // SAFETY: the block is the calling coroutine's, which isn't parked yet, and no other thread has a queue entry
+        // of it.
+        unsafe { block.set_home(home) };
+    }
+    true
+}
+
 /// The home of the calling coroutine: its own, or else the one that it would get if it parked now.
 pub(crate) fn home() -> Option<Arc<dyn Home>> {
     let thread = this_thread();
     let block = thread.current.get()?;
-    if block.has(Extras::HOME) {
+    if block.has(Extras::HOME.with(Extras::BORROWED_HOME)) {
         // SAFETY: the calling coroutine's own block, whose home is set once.
         unsafe { (*block.home.get()).clone() }
     } else {
@@ -130,11 +138,20 @@ pub(crate) fn home() -> Option<Arc<dyn Home>> {
     }
 }
 
+/// Whether the calling coroutine was started by the [join](super::newborn) of its handle, which it hasn't returned to
+/// since.
+#[inline]
+pub(crate) fn runs_inside_join() -> bool {
+    // It borrows its home from the joiner until it first suspends.
+    this_thread().current.get().is_some_and(|block| block.has(Extras::BORROWED_HOME))
+}
+
 /// Has `hook` called if the calling coroutine refuses to be unwound and is abandoned.
 ///
 /// # Safety
 ///
 /// `hook` lives until the coroutine has ended, or until [`forget_on_abandon`].
+#[inline]
 pub(crate) unsafe fn on_abandon<'a>(hook: &'a (dyn Fn() + 'a)) {
     if let Some(block) = this_thread().current.get() {
         // SAFETY: only the lifetime changes, and the hook lives as long as it may be called (contract).
@@ -145,6 +162,7 @@ pub(crate) unsafe fn on_abandon<'a>(hook: &'a (dyn Fn() + 'a)) {
 }
 
 /// Takes the hook of [`on_abandon`] back.
+#[inline]
 pub(crate) fn forget_on_abandon() {
     if let Some(block) = this_thread().current.get() {
         block.on_abandon.set(None);

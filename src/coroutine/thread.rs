@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::block::Block;
 use super::home::Home;
+use super::newborn::Newborns;
 use super::stack::CLASSES;
 use super::supply;
 use crate::pool::Local;
@@ -29,7 +30,9 @@ pub(crate) struct Thread {
     pub(super) current: Cell<Option<&'static Block>>,
     /// The home whose loop is running on this thread.
     pub(super) home: RefCell<Option<Arc<dyn Home>>>,
-    /// Started coroutines whose homes drive them.
+    /// Spawned coroutines that the home hasn't got yet.
+    pub(super) newborns: Newborns,
+    /// Coroutines that have suspended, or wait for a newborn, and whose homes drive them.
     pub(super) live: RefCell<Vec<&'static Block>>,
     /// What a coroutine that has just ended by a panic left.
     pub(super) payload: Cell<Option<Box<dyn Any + Send>>>,
@@ -113,7 +116,7 @@ unsafe extern "C" fn unregister(record: *mut c_void) {
     // SAFETY: contract.
     let record = unsafe { &*record.cast::<Thread>() };
     // Spawned coroutines whose home never ended: nobody can unwind them any more.
-    for _ in record.live.take() {
+    for _ in 0..record.live.take().len() + record.newborns.reset() {
         supply::leak(record);
     }
     drop(record.home.take());
@@ -133,6 +136,7 @@ impl Thread {
             id: Cell::new(0),
             current: Cell::new(None),
             home: RefCell::new(None),
+            newborns: Newborns::new(),
             live: RefCell::new(Vec::new()),
             payload: Cell::new(None),
             pools: UnsafeCell::new([const { Local::new() }; CLASSES]),

@@ -11,7 +11,7 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 use super::block::Block;
 use super::state::Wake;
 use super::thread::this_thread;
-use super::{enter, table};
+use super::{enter, newborn, table};
 use crate::primitive::atomic::Ordering;
 
 /// Names a coroutine, from anywhere, for ever.
@@ -23,6 +23,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// The present tenant of the block, which the caller owns.
+    #[inline]
     pub(crate) fn of(block: &Block) -> Self {
         Self { slot: block.slot.get(), generation: block.state.generation() }
     }
@@ -60,6 +61,17 @@ impl Target {
             );
             enter::end_now(thread, block);
         }
+    }
+
+    /// Starts the coroutine inside of the calling one, which is about to wait for it, if it is its thread's next to start
+    /// and the [rules](newborn) allow it.
+    ///
+    /// # Panics
+    ///
+    /// With the payload [`Cancelled`](super::Cancelled), to unwind the calling coroutine, if it is to end.
+    #[inline]
+    pub(crate) fn start_newborn(self) {
+        newborn::start(this_thread(), self);
     }
 
     pub(crate) fn waker(self) -> Waker {

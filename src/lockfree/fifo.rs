@@ -29,6 +29,12 @@ impl<A: Adapter> Fifo<A> {
         self.ends.is_none()
     }
 
+    /// The node at the front, still in the list.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<NonNull<A::Node>> {
+        self.ends.map(|(first, _)| first)
+    }
+
     /// Adds a node at the end.
     ///
     /// # Safety

@@ -21,7 +21,8 @@ use crate::coroutine::{self, Builder, Home};
 use completion::Completion;
 use handle::Owner;
 
-/// Spawns `f` on `home`: it runs there, on its thread, at one of the next turns.
+/// Spawns `f` on `home`: it runs there, on its thread, at one of the next turns; or earlier, in a
+/// [join](JoinHandle::join) by the coroutine that spawned it.
 ///
 /// This is for loops of your own; [`AioContext`](crate::AioContext) has `spawn` itself.
 ///

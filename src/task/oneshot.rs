@@ -23,7 +23,7 @@
 //!    value.
 //!
 //! A value that is there when it is asked for has cost one read-modify-write, the sender's, if asking for it consumes
-//! the receiver.
+//! the receiver; and none, if the sender knows that the receiver is at rest ([`Sender::send_unobserved`]).
 //!
 //! # Ordering
 //!
@@ -140,30 +140,48 @@ impl<T, A> Sender<T, A> {
         shared.value.with_mut(|place| unsafe { *place = Some(value) });
         let mut waker = None;
         let mut state = EMPTY;
-        while state != CLOSED {
-            let next = if state == WAITING && !mutant!("nobody_is_woken") { WAKING } else { SENT };
+        loop {
+            let next = match state {
+                WAITING if !mutant!("nobody_is_woken") => WAKING,
+                // SAFETY: the receiver is gone (rule 3), and the sender goes now.
+                CLOSED => return drop(unsafe { free(self.shared) }),
+                _ => SENT,
+            };
             // Release: pairs with the Acquire of the receiver that finds the value. Acquire: pairs with the Release of
             // `take_or_wait`, for the waker.
             let order = ordering!(AcqRel, "send_not_released" => Acquire, "waker_not_acquired" => Release);
             match shared.pass(state, next, order) {
-                // SAFETY: rule 2.
-                Ok(()) if next == WAKING => waker = unsafe { shared.replace_waker(None) },
-                Ok(()) => break,
-                Err(now) => {
-                    state = now;
-                    continue;
+                Ok(()) if next == SENT => break,
+                Ok(()) => {
+                    // SAFETY: rule 2.
+                    waker = unsafe { shared.replace_waker(None) };
+                    state = WAKING;
                 }
+                Err(now) => state = now,
             }
-            state = next;
-        }
-        if state == CLOSED {
-            // SAFETY: the receiver is gone (rule 3), and the sender goes now.
-            return drop(unsafe { free(self.shared) });
         }
         // The allocation may be gone.
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl<T, A> Sender<T, A> {
+    /// Sends the value to a receiver that nobody uses meanwhile: without a read-modify-write.
+    ///
+    /// # Safety
+    ///
+    /// The receiver is there, nobody has waited with it yet, and whatever is done with it from now on happens after
+    /// this.
+    #[inline]
+    pub(crate) unsafe fn send_unobserved(self, value: T) {
+        // SAFETY: the receiver is there, and so is the allocation.
+        let shared = unsafe { self.shared.as_ref() };
+        // SAFETY: rule 1.
+        shared.value.with_mut(|place| unsafe { *place = Some(value) });
+        // Relaxed: what comes after this finds it anyway (contract).
+        shared.state.store(SENT, Ordering::Relaxed);
     }
 }
 
