@@ -98,7 +98,8 @@ impl Local {
         self.shared.stats()
     }
 
-    /// Spawns `f` as a coroutine of this context; it starts at one of the next turns.
+    /// Spawns `f` as a coroutine of this context; it starts in one of the next turns, or in a
+    /// [join](JoinHandle::join) by the coroutine that spawned it.
     ///
     /// # Errors
     ///
