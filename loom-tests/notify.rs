@@ -6,12 +6,14 @@ use std::rc::Rc;
 use loom::sync::{Condvar, Mutex};
 
 use super::race;
-use crate::aio::notify::{Notify, Reason};
+use crate::aio::notify::{Notify, Reason, Sleep};
 use crate::primitive::atomic::{AtomicUsize, Ordering};
 
 models! {
     a_loop_sleeps_until_its_work_is_done catches
         tell_not_released, accept_not_acquired, sleep_without_look, all_signal;
+    // (That the word says that it may is looked at again by the kernel.)
+    a_loop_rests_until_its_work_is_done catches tell_not_released, accept_not_acquired, all_signal;
     a_loop_hears_of_new_parameters_and_of_work catches tell_not_released, accept_not_acquired, sleep_without_look;
     a_loop_ends_while_it_is_given_work catches
         tell_not_released, tell_not_acquired, close_not_released, close_not_acquired;
@@ -22,7 +24,8 @@ struct Loop {
     /// Work that was published and not taken. Relaxed: the handshake orders it.
     work: AtomicUsize,
     parameters: AtomicUsize,
-    /// The eventfd: a count, and who waits for it.
+    /// The eventfd: a count, and who waits for it. For a loop that rests, what the kernel does to make the look at the
+    /// word and the sleep one step.
     signals: Mutex<usize>,
     signalled: Condvar,
     ended: AtomicUsize,
@@ -64,22 +67,33 @@ impl Loop {
     }
 
     fn tell(&self, reason: Reason) {
-        if self.notify.tell(reason) {
+        if let Some(sleep) = self.notify.tell(reason) {
             self.signals_sent.set(self.signals_sent.get() + 1);
-            *self.signals.lock().unwrap() += 1;
+            let mut signals = self.signals.lock().unwrap();
+            if sleep == Sleep::Watching {
+                *signals += 1;
+            }
             self.signalled.notify_one();
         }
     }
 
     /// One turn of the loop. `timer`: a deadline passes, so that it doesn't sleep for long.
-    fn turn(&self, timer: bool) -> Found {
-        let may_sleep = self.notify.announce_sleep();
+    fn turn(&self, sleep: Sleep, timer: bool) -> Found {
+        let may_sleep = self.notify.announce_sleep(sleep);
         self.announced.set(self.announced.get() + usize::from(may_sleep));
         if may_sleep && !timer {
             // If no signal comes, this is a deadlock, which loom reports.
             let mut signals = self.signals.lock().unwrap();
-            while *signals == 0 {
-                signals = self.signalled.wait(signals).unwrap();
+            match sleep {
+                Sleep::Watching => {
+                    while *signals == 0 {
+                        signals = self.signalled.wait(signals).unwrap();
+                    }
+                }
+                Sleep::Resting if self.notify.word().load(Ordering::Relaxed) == sleep as u32 => {
+                    drop(self.signalled.wait(signals).unwrap());
+                }
+                Sleep::Resting => {}
             }
         }
         let reasons = self.notify.accept();
@@ -100,17 +114,25 @@ impl Loop {
 
 /// A loop that sleeps whenever it has been told nothing does all that it is given, also when a timer wakes it first, so
 /// that a signal for the one sleep comes during the next; and nobody signals it more often than it went to sleep.
-fn a_loop_sleeps_until_its_work_is_done() {
+fn work_is_done(sleep: Sleep) {
     let shared = Loop::new();
 
-    race::three(&shared, Loop::give_work, Loop::give_work, |shared| {
-        let mut done = shared.turn(true).work;
+    race::three(&shared, Loop::give_work, Loop::give_work, move |shared| {
+        let mut done = shared.turn(sleep, true).work;
         while done < 2 {
-            done += shared.turn(false).work;
+            done += shared.turn(sleep, false).work;
         }
     });
 
     assert!(shared.signals_sent.get() <= shared.announced.get(), "a signal too many");
+}
+
+fn a_loop_sleeps_until_its_work_is_done() {
+    work_is_done(Sleep::Watching);
+}
+
+fn a_loop_rests_until_its_work_is_done() {
+    work_is_done(Sleep::Resting);
 }
 
 /// The reasons don't hide each other, whichever comes first.
@@ -120,7 +142,7 @@ fn a_loop_hears_of_new_parameters_and_of_work() {
     race::three(&shared, Loop::give_work, Loop::change_parameters, |shared| {
         let mut found = Found::default();
         while found.work + found.parameters < 2 {
-            let more = shared.turn(false);
+            let more = shared.turn(Sleep::Watching, false);
             found.work += more.work;
             found.parameters += more.parameters;
         }

@@ -67,6 +67,7 @@ const UNSAFE: &[&str] = &[
     "sys/epoll.rs",
     "sys/eventfd.rs",
     "sys/file.rs",
+    "sys/futex.rs",
     "sys/mmap.rs",
     "sys/poll.rs",
     "sys/ring.rs",

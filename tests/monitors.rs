@@ -541,9 +541,14 @@ fn waking_a_running_context_costs_nothing_and_a_sleeping_one_a_write() {
     }
 
     each(|context| {
+        let woken = || (0..50).map(|_| wake(context)).find(|&(signals, _)| signals != 0);
+        assert_eq!(woken(), Some((1, 0)), "it sleeps without its monitor");
+        let (ours, _theirs) = sockets();
+        let waiting = spawn(context, move || fd::wait_readable(&ours));
+        settle(context);
         let reads = u64::from(context.monitor().kind() != MonitorKind::IoUring);
-        let woken = (0..50).map(|_| wake(context)).find(|&(signals, _)| signals != 0);
-        assert_eq!(woken, Some((1, reads)), "one write, and one read");
+        assert_eq!(woken(), Some((1, reads)), "one write, and one read");
+        waiting.cancel();
         // The signal is gone: the loop sleeps.
         assert!(idle_turns(context) < 10);
     });

@@ -21,8 +21,9 @@
 //!
 //! An [`IoThread`] is a thread with a context that it runs until it is dropped.
 //!
-//! Waking a context that is running, or polling, costs no system call on either side; waking one that sleeps costs one
-//! write to its eventfd, and, without io_uring, one read of it. [`stats`](Local::stats) counts them.
+//! Waking a context that is running, or polling, costs no system call on either side; waking one that sleeps costs one: a
+//! write to its eventfd, which without io_uring it has to read; or, if it waits for no descriptor and no deadline, a
+//! futex(2). [`stats`](Local::stats) counts them.
 //!
 //! # Monitors
 //!

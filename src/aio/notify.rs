@@ -6,20 +6,21 @@
 //! |---|---|---|
 //! | 0 | runs, or polls in user space, and knows everything | adds a reason |
 //! | reasons | runs, and will accept them before it sleeps | adds a reason |
-//! | `SLEEPING` | sleeps, or is about to | adds a reason, and signals |
-//! | `SLEEPING` and reasons | has been signalled | adds a reason |
+//! | `WATCHING` | sleeps with its monitor, or is about to | adds a reason, and signals the monitor's eventfd |
+//! | `RESTING` | sleeps on this very word, or is about to: it watches nothing | adds a reason, and wakes whoever sleeps on it |
+//! | one of these, and reasons | has been signalled | adds a reason |
 //!
 //! ```text
 //!  another thread                      the loop
 //!  ──────────────                      ────────
-//!  N1 publish (a push, a parameter)    L1 word: 0 → SLEEPING; if it isn't 0, go on instead
-//!  N2 word |= reason                   L2 sleep
-//!  N3 it was SLEEPING alone: signal    L3 reasons = word, word = 0
-//!                                      L4 look at what the reasons stand for
+//!  N1 publish (a push, a parameter)    L1 word: 0 → WATCHING or RESTING; if it isn't 0, go on instead
+//!  N2 word |= reason                   L2 sleep; at rest only if the word is RESTING still
+//!  N3 it was WATCHING or RESTING       L3 reasons = word, word = 0
+//!     alone: signal                    L4 look at what the reasons stand for
 //! ```
 //!
 //! N2, L1 and L3 are read-modify-writes of one word, so they have one order, and each sees the one before. If N2 comes
-//! before L1, L1 finds the reason, and the loop doesn't sleep; if it comes after, N2 finds `SLEEPING`, and signals. There
+//! before L1, L1 finds the reason, and the loop doesn't sleep; if it comes after, N2 finds how it sleeps, and signals. There
 //! is no store on one side that the other side might not see yet, as there is with two words, which take a full fence on
 //! each side. All are acquire and release: L3 sees what was published before each N2 that it accepts, and since it comes
 //! before L4, nothing that is published later is accepted early.
@@ -33,8 +34,15 @@
 use crate::primitive::atomic::{AtomicU32, Ordering};
 use crate::primitive::mutant::{mutant, ordering};
 
-/// The loop sleeps, or is about to.
-const SLEEPING: u32 = 1 << 0;
+/// How a loop sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Sleep {
+    /// With its monitor.
+    Watching = 1 << 0,
+    /// On the word, which costs less on both sides.
+    Resting = 1 << 3,
+}
 
 /// What a loop is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,25 +73,33 @@ impl Notify {
         Self(AtomicU32::new(0))
     }
 
-    /// Called by any thread after it has published what the reason stands for. Returns whether the caller must signal
-    /// the loop.
+    /// Called by any thread after it has published what the reason stands for. Returns how the loop sleeps, if the caller
+    /// must signal it.
     #[must_use]
-    pub(crate) fn tell(&self, reason: Reason) -> bool {
+    pub(crate) fn tell(&self, reason: Reason) -> Option<Sleep> {
         // Pairs with `announce_sleep`, `accept` and `close`.
         let order = ordering!(AcqRel, "tell_not_released" => Acquire, "tell_not_acquired" => Release);
         let before = self.0.fetch_or(reason as u32, order);
-        before == SLEEPING || mutant!("all_signal") && before & SLEEPING != 0
+        let all_signal = mutant!("all_signal");
+        let sleeps = |sleep: Sleep| before == sleep as u32 || all_signal && before & sleep as u32 != 0;
+        [Sleep::Watching, Sleep::Resting].into_iter().find(|&sleep| sleeps(sleep))
     }
 
     /// Called by the loop before it sleeps. Returns whether it may: it has been told nothing.
     #[must_use]
-    pub(crate) fn announce_sleep(&self) -> bool {
+    pub(crate) fn announce_sleep(&self, sleep: Sleep) -> bool {
         if mutant!("sleep_without_look") {
-            self.0.fetch_or(SLEEPING, Ordering::AcqRel);
+            self.0.fetch_or(sleep as u32, Ordering::AcqRel);
             return true;
         }
         // Relaxed: if it may sleep there is nothing to see, and otherwise it accepts.
-        self.0.compare_exchange(0, SLEEPING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0.compare_exchange(0, sleep as u32, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The word, for a loop that sleeps on it: it does so only if the word says that it [rests](Sleep::Resting), and
+    /// nothing else.
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.0
     }
 
     /// Called by the loop when it is awake, before it looks at what the reasons stand for.

@@ -14,7 +14,7 @@ use super::bh::{self, Queue, Scheduled};
 use super::builder::{self, MonitorChoice};
 use super::fdmon::{Monitor, MonitorKind, Side};
 use super::home_cell::HomeCell;
-use super::notify::{Notify, Reason};
+use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
 use super::polling::Sources;
 use super::request::Bypass;
@@ -29,6 +29,7 @@ use crate::coroutine::{
 use crate::primitive::Mutex;
 use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::eventfd::EventFd;
+use crate::sys::futex;
 
 /// What the context, its remotes and its coroutines share.
 pub(crate) struct Shared {
@@ -71,6 +72,8 @@ pub(super) struct Loop {
     pub(super) polls: Polls,
     /// Turns in a row that looked at no descriptor.
     pub(super) busy_turns: u32,
+    /// How often it has slept without its monitor.
+    pub(super) rests: u64,
     /// Requests that were carried out at once since somebody last made room for the others.
     pub(super) inline_requests: u32,
 }
@@ -101,6 +104,7 @@ impl Shared {
             sources: Sources::default(),
             polls: Polls::default(),
             busy_turns: 0,
+            rests: 0,
             inline_requests: 0,
         };
         Ok(Self {
@@ -157,10 +161,13 @@ impl Shared {
     }
 
     fn tell(&self, reason: Reason) {
-        if self.notify.tell(reason) {
+        if let Some(sleep) = self.notify.tell(reason) {
             // Relaxed: a figure. First, so that a loop that has been woken finds itself counted.
             self.signals.fetch_add(1, Ordering::Relaxed);
-            self.notifier.signal();
+            match sleep {
+                Sleep::Watching => self.notifier.signal(),
+                Sleep::Resting => futex::wake(self.notify.word()),
+            }
         }
     }
 
@@ -177,9 +184,10 @@ impl Shared {
 
     /// See [`Local::stats`](super::Local::stats).
     pub(super) fn stats(&self) -> Stats {
-        let (calls, polls) = self.with_local(|local| (local.monitor.calls(), local.polls)).unwrap_or_default();
+        let figures = self.with_local(|local| (local.monitor.calls(), local.polls, local.rests));
+        let (calls, polls, rests) = figures.unwrap_or_default();
         Stats {
-            waits: calls.waits,
+            waits: calls.waits + rests,
             signals: self.signals.load(Ordering::Relaxed),
             notifier_reads: calls.notifier_reads,
             control_calls: calls.controls,

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Stats {
     /// System calls in which the loop waited for events, or collected them without waiting.
     pub waits: u64,
-    /// Signals sent to the loop while it slept: one write each.
+    /// Signals sent to the loop while it slept: one system call each.
     pub signals: u64,
     /// System calls by which the loop cleared such signals. With io_uring there are none: the ring clears them.
     pub notifier_reads: u64,

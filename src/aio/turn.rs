@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::bh_state::Urgency;
 use super::fdmon::Batch;
-use super::notify::Reason;
+use super::notify::{Reason, Sleep};
 use super::parameters::Coalescing;
 use super::shared::{Due, Loop, Shared};
 use super::waiter::Waiter;
 use crate::coroutine::WokenList;
+use crate::sys::futex;
 
 /// Turns in a row that may look at no descriptor because there is something to run.
 pub(super) const MAX_BUSY_TURNS: u32 = 16;
@@ -201,7 +202,15 @@ impl Loop {
     /// Asks the monitor, which may sleep; the clock; and what other threads have to say.
     pub(super) fn wait(&mut self, shared: &Shared, timeout: Option<Duration>) -> io::Result<Seen> {
         self.busy_turns = 0;
-        let may_sleep = timeout != Some(Duration::ZERO) && shared.notify.announce_sleep();
+        // A loop that watches nothing sleeps without its monitor; but a ring keeps deadlines better.
+        if timeout.is_none() && self.monitor.watches_nothing() {
+            self.rests += 1;
+            if shared.notify.announce_sleep(Sleep::Resting) {
+                futex::wait(shared.notify.word(), Sleep::Resting as u32, None);
+            }
+            return Ok(Seen { descriptors: 0, told: self.listen(shared) });
+        }
+        let may_sleep = timeout != Some(Duration::ZERO) && shared.notify.announce_sleep(Sleep::Watching);
         let (timeout, batch) = match may_sleep {
             true => (timeout, self.parameters.coalescing.batch()),
             false => (Some(Duration::ZERO), Batch::ONE),

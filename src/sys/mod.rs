@@ -13,6 +13,7 @@
 pub(crate) mod epoll;
 pub(crate) mod eventfd;
 pub(crate) mod file;
+pub(crate) mod futex;
 pub(crate) mod mmap;
 pub(crate) mod poll;
 pub(crate) mod ring;

@@ -190,6 +190,11 @@ impl IoUring {
         Ok(())
     }
 
+    /// Whether nothing is under way but for the notifier.
+    pub(super) fn watches_nothing(&mut self) -> bool {
+        self.watches.len() == 0 && self.pending == 0 && self.ring.is_quiet()
+    }
+
     /// Whether a wait would end at once. It takes no system call to see that.
     pub(super) fn has_news(&mut self) -> bool {
         !self.ring.is_quiet()

@@ -214,6 +214,15 @@ impl Monitor {
         }
     }
 
+    /// Whether nothing can happen that a wait would tell of, but for signals of the notifier.
+    pub(in crate::aio) fn watches_nothing(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::Poll(poll) => poll.watches() == 0,
+            Backend::Epoll(epoll) => epoll.watches() == 0,
+            Backend::IoUring(ring) => ring.watches_nothing(),
+        }
+    }
+
     /// Tells the kernel what it has to watch, if it doesn't know.
     pub(in crate::aio) fn submit(&mut self) -> io::Result<()> {
         match &mut self.backend {
