@@ -1,8 +1,18 @@
-//! Waiting for descriptors.
+//! Descriptors: waiting for them, and types that park instead of blocking.
+//!
+//! [`Parked`] makes a socket, a pipe or whatever else has a descriptor one whose reads and writes park the coroutine, with
+//! the traits of std: so what is written for std runs on coroutines unchanged. [`wait_readable`] and its like are what it
+//! is made of.
+
+mod net;
+mod parked;
+
+pub use parked::Parked;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::coroutine::{self, Home, Interest, Watch};
 use crate::park;
@@ -62,6 +72,32 @@ pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
     wait(fd.as_fd(), Interest::Writable)
 }
 
+/// As [`wait_readable`], but waits until `deadline` at the latest. Returns whether it can be read from.
+///
+/// # Errors
+///
+/// As [`wait_readable`].
+///
+/// # Panics
+///
+/// As [`park`](park::park()).
+pub fn wait_readable_until(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
+    wait_until(fd.as_fd(), Interest::Readable, deadline)
+}
+
+/// As [`wait_writable`], but waits until `deadline` at the latest. Returns whether it can be written to.
+///
+/// # Errors
+///
+/// As [`wait_writable`].
+///
+/// # Panics
+///
+/// As [`park`](park::park()).
+pub fn wait_writable_until(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
+    wait_until(fd.as_fd(), Interest::Writable, deadline)
+}
+
 fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
     let Some(home) = coroutine::home() else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
     loop {
@@ -70,6 +106,24 @@ fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
         park::park();
         if watching.end() {
             return Ok(());
+        }
+    }
+}
+
+fn wait_until(fd: BorrowedFd<'_>, interest: Interest, deadline: Instant) -> io::Result<bool> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let Some(home) = coroutine::home() else {
+        return sys::poll::wait(fd, interest.poll_events(), Some(left())).map(|events| events != 0);
+    };
+    loop {
+        let watch = home.watch_fd(fd, interest, park::waker())?;
+        let watching = Watching { home: &home, watch: Some(watch) };
+        park::park_until(deadline);
+        if watching.end() {
+            return Ok(true);
+        }
+        if left().is_zero() {
+            return Ok(false);
         }
     }
 }

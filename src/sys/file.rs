@@ -96,6 +96,19 @@ impl Call {
     }
 }
 
+/// Makes a descriptor non-blocking, or blocking. Returns whether it was blocking.
+pub(crate) fn set_non_blocking(fd: BorrowedFd<'_>, non_blocking: bool) -> io::Result<bool> {
+    let number = fd.as_raw_fd();
+    // SAFETY: no memory arguments, here and below.
+    let flags = super::check(unsafe { libc::fcntl(number, libc::F_GETFL) })?;
+    let wanted = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    if wanted != flags {
+        // SAFETY: as above.
+        super::check(unsafe { libc::fcntl(number, libc::F_SETFL, wanted) })?;
+    }
+    Ok(flags & libc::O_NONBLOCK == 0)
+}
+
 /// What a file is, as far as it matters for how to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
