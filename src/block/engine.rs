@@ -98,7 +98,7 @@ const REST: u32 = 64;
 /// The file can't tell whether data is there.
 const NEVER: u32 = u32::MAX;
 
-/// A write that takes longer has waited for something.
+/// A write that takes longer than this, and a nanosecond for each byte, has waited for something.
 const SLOW: Duration = Duration::from_millis(1);
 
 /// For so long after a slow write, writes aren't inline.
@@ -203,11 +203,51 @@ impl Policy {
         }
     }
 
-    /// Notes how long a write took.
-    pub(super) fn note_write(&self, took: Duration) {
-        if took > SLOW {
+    /// Notes how long a write took that returned this.
+    pub(super) fn note_write(&self, took: Duration, result: i64) {
+        if took > SLOW + Duration::from_nanos(u64::try_from(result).unwrap_or_default()) {
             let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.slow_write.store(now.max(1), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> Policy {
+        let facts =
+            Facts { is_direct: false, is_memory: false, is_storage: true, memory_alignment: 1, offset_alignment: 1 };
+        Policy::new(facts)
+    }
+
+    #[test]
+    fn reads_that_miss_are_not_tried_at_once_for_a_while() {
+        let policy = policy();
+        let tries =
+            |times| (0..times).filter(|_| policy.way(Operation::Read, None) != Way::By(Engine::Workers)).count();
+        for _ in 0..MAX_MISSES {
+            assert_eq!(tries(1), 1);
+            policy.note_read(false);
+        }
+        assert_eq!(tries(REST), 0);
+        assert!(tries(2) > 0, "they are tried again");
+        policy.note_read(true);
+        assert_eq!(tries(100), 100);
+        policy.note_never();
+        assert_eq!(tries(1000), 0);
+    }
+
+    #[test]
+    fn writes_are_inline_unless_one_was_slow_lately() {
+        let policy = policy();
+        let is_inline = || policy.way(Operation::Write, None) == Way::Timed;
+        assert!(is_inline());
+        policy.note_write(SLOW, 0);
+        policy.note_write(10 * SLOW, 1 << 30);
+        assert!(is_inline(), "it was long");
+        policy.note_write(2 * SLOW, 512);
+        assert!(!is_inline());
     }
 }

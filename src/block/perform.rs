@@ -99,7 +99,7 @@ pub(super) unsafe fn start(
             Way::Timed => {
                 let start = Instant::now();
                 let result = run(call);
-                policy.note_write(start.elapsed());
+                policy.note_write(start.elapsed(), result);
                 return Started::Done(result);
             }
         },

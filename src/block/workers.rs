@@ -151,6 +151,10 @@ fn work() {
 pub(super) fn finish(request: &Request) {
     let own = NonNull::from(request);
     let mut state = POOL.state.lock();
+    if state.process != process::id() {
+        // It is the parent's, and so is what its threads write to.
+        return;
+    }
     if let Some(place) = state.jobs.iter().position(|job| job.request == own) {
         state.jobs.remove(place);
         return;
