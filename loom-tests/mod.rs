@@ -11,7 +11,7 @@
 //! | [`pool`] | `pool::{Release, Local}` | each object has one owner and none is lost, also when it is reused during another's take; the count never wraps |
 //! | [`state`] | `coroutine::state::State` | no wake or cancel is lost, though the coroutine is entered by hand or its queue is dropped; a stale waker changes nothing; a block is freed once, and not under a queue |
 //! | [`wake_queue`] | `State` and `PushStack` together | a coroutine that parks in a loop until its conditions hold gets through; it stands in the queue once at a time |
-//! | [`bottom_half`] | `aio::bh_state::BhState` and `PushStack` | each schedule leads to a run that sees what came before it; it is queued once at a time |
+//! | [`bottom_half`] | `aio::bh_state::BhState` and `PushStack` | each schedule leads to a run that sees what came before it, and wakes a loop that sleeps over a cancelled one; it is queued once at a time |
 //! | [`oneshot`] | `task::oneshot` | one value is received once, or dropped; a receiver that waits is woken and finds it; the last end frees what they share |
 //! | [`notify`] | `aio::notify::Notify` | a loop never sleeps on work; a loop that ends leaves none behind |
 //!

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use super::bh_state::{BhState, Urgency};
+use super::bh_state::{BhState, Duty, Urgency};
 use super::home_cell::HomeCell;
 use super::shared::Shared;
 use crate::lockfree::{Adapter, Fifo, Link, PushStack};
@@ -89,16 +89,12 @@ pub struct Trigger {
 impl Trigger {
     /// Has it run in the next turn. What was written before this call is visible to the callback.
     pub fn schedule(&self) {
-        if self.node.state.schedule() {
-            self.push();
-        }
+        self.act_on(self.node.state.schedule());
     }
 
     /// Has it run when there is time; see [`BottomHalf::schedule_idle`].
     pub fn schedule_idle(&self) {
-        if self.node.state.schedule_idle() {
-            self.push();
-        }
+        self.act_on(self.node.state.schedule_idle());
     }
 
     /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the context's
@@ -107,9 +103,14 @@ impl Trigger {
         self.node.state.cancel();
     }
 
-    fn push(&self) {
-        if let Some(context) = self.node.context.upgrade() {
-            context.push_bottom_half(self.node.clone());
+    fn act_on(&self, duty: Duty) {
+        if duty == Duty::Nothing {
+            return;
+        }
+        let Some(context) = self.node.context.upgrade() else { return };
+        match duty {
+            Duty::Push => context.push_bottom_half(self.node.clone()),
+            _ => context.published(),
         }
     }
 }
@@ -160,8 +161,8 @@ impl Node {
 
     fn scheduled(context: &Arc<Shared>, callback: HomeCell<Option<Callback>>) -> Arc<Self> {
         let node = Self::new(context, callback);
-        let pushed = node.state.schedule();
-        debug_assert!(pushed);
+        let duty = node.state.schedule();
+        debug_assert_eq!(duty, Duty::Push);
         Arc::new(node)
     }
 

@@ -10,6 +10,10 @@
 //! Only whoever sets `QUEUED` pushes, so the link is never used twice. The loop clears the flags *before* it runs the
 //! callback: a schedule that comes during the run sets `QUEUED` afresh, and leads to another run.
 //!
+//! A loop may sleep over a queue in which all have been cancelled, and for a while over one in which all have time. So
+//! whoever makes one that stands there more urgent than it was tells the loop. If it was as urgent before, whoever made
+//! it so does that, and has done or will do it after the flag was set: the loop doesn't sleep over it for long.
+//!
 //! # Ordering
 //!
 //! What was written before `schedule` is visible to the run that it leads to: each schedule, also one that finds
@@ -36,6 +40,18 @@ pub(crate) enum Urgency {
     Now,
 }
 
+/// What whoever schedules a bottom half must do then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Duty {
+    /// Nothing: somebody else has scheduled it, and sees to it.
+    Nothing,
+    /// Tell the loop, which may sleep though it stands in the queue.
+    Tell,
+    /// Push it, and tell the loop.
+    Push,
+}
+
 /// The flags of a bottom half.
 #[derive(Debug)]
 pub(crate) struct BhState(AtomicU32);
@@ -45,27 +61,31 @@ impl BhState {
         Self(AtomicU32::new(0))
     }
 
-    /// Has it run in the next turn. Returns whether the caller must push it.
-    #[must_use]
-    pub(crate) fn schedule(&self) -> bool {
+    /// Has it run in the next turn.
+    pub(crate) fn schedule(&self) -> Duty {
         self.set(SCHEDULED)
     }
 
-    /// Has it run when there is time. Returns whether the caller must push it.
-    #[must_use]
-    pub(crate) fn schedule_idle(&self) -> bool {
+    /// Has it run when there is time.
+    pub(crate) fn schedule_idle(&self) -> Duty {
         self.set(IDLE)
     }
 
-    fn set(&self, flag: u32) -> bool {
+    fn set(&self, flag: u32) -> Duty {
         if mutant!("bh_coalesces_without_write") && self.0.load(Ordering::Relaxed) & QUEUED != 0 {
-            return false;
+            return Duty::Nothing;
         }
         // Release: pairs with the Acquire in `dequeue`. Acquire: pairs with its Release, for the link, which the loop
         // has read.
         let order = ordering!(AcqRel, "bh_schedule_not_released" => Acquire, "bh_schedule_not_acquired" => Release);
         let before = self.0.fetch_or(QUEUED | flag, order);
-        before & QUEUED == 0 || mutant!("bh_is_pushed_twice")
+        if before & QUEUED == 0 || mutant!("bh_is_pushed_twice") {
+            Duty::Push
+        } else if before & (flag | SCHEDULED | DELETED) == 0 && !mutant!("bh_sleeper_is_not_told") {
+            Duty::Tell
+        } else {
+            Duty::Nothing
+        }
     }
 
     /// Takes back all schedules that have not led to a run. A run may have begun already, unless this is the loop's

@@ -153,7 +153,7 @@ impl Shared {
 
     /// Wakes the loop, if it sleeps, after work was published for it. Afterwards `has_ended` is exact: if it is false,
     /// the loop, or its end, sees what was published.
-    fn published(&self) {
+    pub(super) fn published(&self) {
         // A loop that is running on this very thread will look by itself.
         if !self.is_current() {
             self.tell(Reason::Work);
