@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use aioco::aio::MonitorKind;
+use aioco::aio::{ContextBuilder, MonitorKind};
 use aioco::coroutine::Cancelled;
 use aioco::{AioContext, Coroutine, JoinHandle};
 
@@ -286,6 +286,16 @@ pub(crate) fn with(kind: MonitorKind) -> Option<AioContext> {
             None
         }
     }
+}
+
+/// Another context with the same monitor, one that may be dropped.
+pub(crate) fn alike(context: &AioContext) -> AioContext {
+    builder_like(context).build().expect("another context")
+}
+
+/// What makes a context with the same monitor.
+pub(crate) fn builder_like(context: &AioContext) -> ContextBuilder {
+    AioContext::builder().monitor(context.monitor().kind())
 }
 
 pub(crate) fn eventfd() -> OwnedFd {
