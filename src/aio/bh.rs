@@ -3,7 +3,7 @@
 //! A bottom half is scheduled from any thread, without a lock, and runs once in the loop's next turn, however often it
 //! was scheduled until then. Bottom halves run in the order in which they were scheduled. One that is scheduled while
 //! they run has its turn in the next; a nested turn, from within a callback, first runs those that the outer one has
-//! not run yet.
+//! not run yet. It doesn't enter one again that is running: that has its turn when it has returned.
 //!
 //! # Safety
 //!
@@ -167,12 +167,19 @@ impl Node {
     }
 
     /// Runs the callback, if it is to run. Returns whether that counts as progress.
-    fn run(&self) -> bool {
-        let urgency = self.state.dequeue();
-        if urgency == Urgency::Never {
-            return false;
-        }
-        match self.callback.with(Option::take) {
+    fn run(self: &Arc<Self>) -> bool {
+        let (urgency, callback) = self.callback.with(|callback| {
+            if callback.is_none() && !self.state.is_deleted() {
+                // It is running, further out.
+                self.state.postpone();
+                return (Urgency::Never, None);
+            }
+            match self.state.dequeue() {
+                Urgency::Never => (Urgency::Never, None),
+                urgency => (urgency, callback.take()),
+            }
+        });
+        match callback {
             Some(Callback::Once(f)) => f(),
             Some(Callback::Repeated(f)) => {
                 let mut running = Running { node: self, callback: Some(f) };
@@ -180,7 +187,6 @@ impl Node {
                     f();
                 }
             }
-            // It is running further out, and has scheduled itself and then a nested turn: once is enough.
             None => {}
         }
         urgency == Urgency::Now
@@ -189,15 +195,21 @@ impl Node {
 
 /// A callback that runs; put back afterwards, also after a panic, unless the bottom half was deleted meanwhile.
 struct Running<'a> {
-    node: &'a Node,
+    node: &'a Arc<Node>,
     callback: Option<Box<dyn FnMut()>>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if !self.node.state.is_deleted() {
-            let callback = self.callback.take().map(Callback::Repeated);
-            self.node.callback.with(|place| *place = callback);
+        if self.node.state.is_deleted() {
+            return;
+        }
+        let callback = self.callback.take().map(Callback::Repeated);
+        self.node.callback.with(|place| *place = callback);
+        if self.node.state.take_postponed()
+            && let Some(context) = self.node.context.upgrade()
+        {
+            context.push_bottom_half(self.node.clone());
         }
     }
 }

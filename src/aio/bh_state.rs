@@ -6,6 +6,7 @@
 //! | `SCHEDULED` | `schedule` | it is to run | the loop; `cancel` |
 //! | `IDLE` | `schedule_idle` | it is to run when there is time | the loop; `cancel` |
 //! | `DELETED` | its owner | it will not run again | never |
+//! | `POSTPONED` | the loop, in a nested turn while it runs | it is pushed anew when it has run; it stays `QUEUED` | the loop |
 //!
 //! Only whoever sets `QUEUED` pushes, so the link is never used twice. The loop clears the flags *before* it runs the
 //! callback: a schedule that comes during the run sets `QUEUED` afresh, and leads to another run.
@@ -28,6 +29,7 @@ const QUEUED: u32 = 1 << 0;
 const SCHEDULED: u32 = 1 << 1;
 const IDLE: u32 = 1 << 2;
 const DELETED: u32 = 1 << 3;
+const POSTPONED: u32 = 1 << 4;
 
 /// How soon a queued bottom half wants to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,6 +103,21 @@ impl BhState {
 
     pub(crate) fn is_deleted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & DELETED != 0
+    }
+
+    /// Notes, instead of [`dequeue`](Self::dequeue), that the loop has taken it out of the queue while it runs.
+    pub(crate) fn postpone(&self) {
+        self.0.fetch_or(POSTPONED, Ordering::Relaxed);
+    }
+
+    /// Whether it was taken out of the queue while it ran; then the caller must push it.
+    #[must_use]
+    pub(crate) fn take_postponed(&self) -> bool {
+        let is_postponed = self.0.load(Ordering::Relaxed) & POSTPONED != 0;
+        if is_postponed {
+            self.0.fetch_and(!POSTPONED, Ordering::Relaxed);
+        }
+        is_postponed
     }
 
     /// How soon it wants to run, if it were taken out of the queue now.

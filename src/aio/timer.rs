@@ -3,9 +3,13 @@
 //! A timer's deadline is under a lock, so that any thread may set it; an entry in the loop's queue makes the loop wake up
 //! in time. The lock has the last word: an entry whose timer was cancelled, or set to a later time, by another thread
 //! runs nothing, and no callback begins after a cancel that was made before that.
+//!
+//! A nested turn doesn't enter a callback again that is running. If its timer has been armed meanwhile, and is due there,
+//! it fires when the callback has returned.
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,7 +39,7 @@ pub struct Timer {
 impl Timer {
     pub(super) fn new(context: &Arc<Shared>, callback: impl FnMut() + 'static) -> Self {
         let callback: Callback = Box::new(callback);
-        let own = context.local.sibling(Own { callback: Some(callback), entry: None });
+        let own = context.local.sibling(Own { callback: Some(callback), entry: None, is_postponed: false });
         let state = Mutex::new(State { deadline: None, is_deleted: false, is_syncing: false });
         let node = Node { state, context: Arc::downgrade(context), own };
         Self { alarm: Alarm { node: Arc::new(node) }, marker: PhantomData }
@@ -162,6 +166,8 @@ struct Own {
     callback: Option<Callback>,
     /// The number of its last entry in the loop's queue.
     entry: Option<u64>,
+    /// Whether its time has come while the callback ran.
+    is_postponed: bool,
 }
 
 type Callback = Box<dyn FnMut()>;
@@ -215,7 +221,14 @@ impl Node {
     }
 
     /// An entry's time has come. Runs the callback, unless the timer was cancelled or set to a later time since.
-    pub(super) fn run(&self, context: &Shared) {
+    pub(super) fn run(self: &Arc<Self>, context: &Shared) {
+        let is_running = self.own.with(|own| {
+            own.is_postponed = own.callback.is_none();
+            own.is_postponed
+        });
+        if is_running {
+            return;
+        }
         let now = Instant::now();
         // Disarmed before it runs, so that the callback may arm it anew.
         if self.state.lock().deadline.take_if(|deadline| *deadline <= now).is_none() {
@@ -224,7 +237,7 @@ impl Node {
         // It may have been set anew, to an earlier time than now, and have another entry.
         self.own.with(|own| own.entry.take().map(|entry| context.with_local(|local| local.timers.withdraw(entry))));
         let callback = self.own.with(|own| own.callback.take());
-        let mut running = Running { node: self, callback };
+        let mut running = Running { node: self, context, callback };
         if let Some(callback) = &mut running.callback {
             callback();
         }
@@ -239,14 +252,23 @@ impl fmt::Debug for Node {
 
 /// A callback that runs; put back afterwards, also after a panic, unless the timer was deleted meanwhile.
 struct Running<'a> {
-    node: &'a Node,
+    node: &'a Arc<Node>,
+    context: &'a Shared,
     callback: Option<Callback>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(callback) = self.callback.take_if(|_| !self.node.state.lock().is_deleted) {
-            self.node.own.with(|own| own.callback = Some(callback));
+        let State { deadline, is_deleted, .. } = *self.node.state.lock();
+        if is_deleted {
+            return;
+        }
+        let is_postponed = self.node.own.with(|own| {
+            own.callback = self.callback.take();
+            mem::take(&mut own.is_postponed)
+        });
+        if is_postponed {
+            self.node.enqueue(self.context, deadline);
         }
     }
 }
