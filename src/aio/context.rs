@@ -27,7 +27,8 @@ use super::shared::Shared;
 ///    requests without coroutines are cancelled and waited for, and their callbacks dropped.
 /// 4. The callbacks of handlers are dropped, and so are descriptors that handlers own. (The callback of a [`Timer`] or a
 ///    [`BottomHalf`] is its holder's.)
-/// 5. Its descriptors are closed, once the kernel has let go of what it watched.
+/// 5. Its descriptors are closed, once the kernel has let go of what it watched; but for the eventfd by which others wake
+///    it, which goes with the last [`Remote`](super::Remote) and join handle, so that a late wake writes to no other file.
 ///
 /// Wakes, triggers, alarms and calls that come later do nothing, or say that the context has ended. A coroutine that is
 /// driven by its handle and parked here stays with its handle.

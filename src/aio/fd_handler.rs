@@ -20,8 +20,8 @@ use crate::coroutine::Interest;
 ///
 /// removes the handler: no callback begins from then on. It may be dropped from within any callback, its own included.
 /// On another thread than the context's, a callback may be running, or just beginning, meanwhile; it is the context's
-/// thread that drops the callbacks, soon. (A handler that is leaked stays. It isn't told about another file that gets
-/// its descriptor's number, unless the monitor is poll.)
+/// thread that drops the callbacks, soon. (A handler that is leaked stays. If its descriptor is closed, it may be called in
+/// each turn, or be told about another file that has got the number: at once with poll, otherwise after an event.)
 #[must_use = "a handler is removed when this is dropped"]
 pub struct FdHandler<'fd> {
     node: Arc<Node>,
