@@ -445,6 +445,87 @@ fn a_handler_that_another_thread_removes_is_not_called_afterwards_and_is_dropped
     });
 }
 
+/// A descriptor with its handler.
+type Owned = (Arc<OwnedFd>, FdHandler<'static>);
+
+/// Few handlers and many, in turns, while another thread makes some of its own, and changes and removes them.
+#[test]
+fn handlers_that_come_and_go_by_the_hundred_miss_no_event() {
+    each(|context| {
+        let (remote, stop) = (context.remote(), Count::default());
+        let (stopped, told_there, ended) = (stop.clone(), Count::default(), Count::default());
+        let (told, end) = (told_there.clone(), ended.guard());
+        let thread = thread::spawn(move || {
+            let kept: Arc<Mutex<Vec<Owned>>> = Arc::default();
+            let mut asked = 0;
+            for number in 0.. {
+                if number >= 20 && stopped.get() == 1 {
+                    break;
+                }
+                let (kept_there, count) = (kept.clone(), told.clone());
+                let add = move || {
+                    let event = Arc::new(eventfd());
+                    let own = event.clone();
+                    let callback = move || {
+                        lower(&own);
+                        count.raise();
+                    };
+                    let context = aio::current().expect("in a call");
+                    let handler = context.add_owned_fd(event.clone(), on_readable(callback)).expect("a handler");
+                    kept_there.lock().unwrap().push((event, handler));
+                };
+                remote.call(add).expect("it goes on");
+                let mut kept = kept.lock().unwrap();
+                if kept.len() > 5 {
+                    drop(kept.remove(0));
+                }
+                // Ready while it is disabled: told as soon as it isn't.
+                let (event, handler) = &kept[kept.len() / 2];
+                handler.disable(Interest::Readable);
+                raise(event);
+                handler.enable(Interest::Readable);
+                asked += 1;
+                while told.get() < asked {
+                    remote.call(aioco::yield_now).expect("it goes on");
+                }
+            }
+            remote.schedule_once(move || drop(end));
+        });
+        let mut events: Vec<(Rc<OwnedFd>, Count, FdHandler<'static>)> = Vec::new();
+        for size in [200, 5, 120, 0, 64, 63, 65, 200, 5] {
+            while events.len() < size {
+                let (event, calls) = (Rc::new(eventfd()), Count::default());
+                let (own, count) = (event.clone(), calls.clone());
+                let callback = move || {
+                    lower(&own);
+                    count.raise();
+                };
+                let handler = context.add_owned_fd(event.clone(), on_readable(callback)).expect("a handler");
+                events.push((event, calls, handler));
+            }
+            // From the middle: both old ones and new ones go.
+            while events.len() > size {
+                drop(events.remove(events.len() / 2));
+            }
+            let before: Vec<_> = events.iter().map(|(_, calls, _)| calls.get()).collect();
+            for (number, (event, _, handler)) in events.iter().enumerate() {
+                if number % 3 == 0 {
+                    handler.disable(Interest::Readable);
+                }
+                raise(event);
+            }
+            events.iter().for_each(|(_, _, handler)| handler.enable(Interest::Readable));
+            let all_told = || events.iter().zip(&before).all(|((_, calls, _), before)| calls.get() == before + 1);
+            context.run_until(all_told);
+        }
+        stop.raise();
+        context.run_until(|| ended.get() == 1);
+        thread.join().expect("no panic");
+        assert!(told_there.get() >= 20);
+        settle(context);
+    });
+}
+
 // ---- numbers and files ----------------------------------------------------------------------------------------------
 
 #[test]
@@ -472,6 +553,146 @@ fn a_removed_handler_hears_nothing_of_its_number_or_its_file_again() {
             assert_eq!((old_calls.get(), now.readable.get()), (0, 1), "round {round}");
         }
     });
+}
+
+/// In the turn that has seen both events, the first callback closes the other's descriptor, and makes another with its
+/// number.
+#[test]
+fn a_number_that_a_callback_gives_to_another_file_is_not_told_of_the_old_one() {
+    each(|context| {
+        for _ in 0..50 {
+            let events = [eventfd(), eventfd()];
+            events.iter().for_each(raise);
+            let numbers = [0, 1].map(|own: usize| events[own].as_raw_fd());
+            let duplicates = [0, 1].map(|own: usize| events[own].try_clone().expect("a duplicate"));
+            let handlers: Rc<RefCell<Vec<FdHandler<'static>>>> = Rc::default();
+            let (old, new, ended) = (Count::default(), Count::default(), Count::default());
+            let fresh = Rc::new(eventfd());
+            for (own, event) in events.into_iter().enumerate() {
+                let (all, fresh) = (handlers.clone(), fresh.clone());
+                let (calls, new_calls, guard) = (old.clone(), new.clone(), ended.guard());
+                let callback = move || {
+                    let _guard = &guard;
+                    calls.raise();
+                    // Both are closed. (The own number stays as it is: one is enough.)
+                    all.borrow_mut().clear();
+                    let number = numbers[1 - own];
+                    // SAFETY: the number was just closed, and names a duplicate of the new file now, which is ours.
+                    let event = unsafe {
+                        assert_eq!(libc::dup2(fresh.as_raw_fd(), number), number);
+                        OwnedFd::from_raw_fd(number)
+                    };
+                    let count = new_calls.clone();
+                    let context = aio::current().expect("in a callback");
+                    let handler = context.add_owned_fd(event, on_readable(move || count.raise()));
+                    all.borrow_mut().push(handler.expect("a handler"));
+                };
+                handlers.borrow_mut().push(context.add_owned_fd(event, on_readable(callback)).expect("a handler"));
+            }
+            assert!(context.poll(true));
+            settle(context);
+            assert_eq!((old.get(), new.get(), ended.get()), (1, 0, 2));
+            duplicates.iter().for_each(raise);
+            settle(context);
+            assert_eq!(new.get(), 0, "the old files live on, and have events");
+            raise(&fresh);
+            assert!(context.poll(true));
+            assert_eq!((old.get(), new.get()), (1, 1));
+            handlers.borrow_mut().clear();
+        }
+    });
+}
+
+#[test]
+fn what_a_removed_handler_holds_is_dropped_at_once_whatever_the_kernel_is_doing() {
+    each(|context| {
+        let mut event = Rc::new(eventfd());
+        let (calls, dropped) = (Count::default(), Count::default());
+        for round in 1..=2000 {
+            let (count, guard) = (calls.clone(), dropped.guard());
+            let callback = move || {
+                let _guard = &guard;
+                count.raise();
+            };
+            let handler = context.add_owned_fd(event.clone(), on_readable(callback)).expect("a handler");
+            if round % 3 == 0 {
+                assert!(!context.poll(false));
+            }
+            if round % 2 == 0 {
+                raise(&event);
+            }
+            drop(handler);
+            assert_eq!(dropped.get(), round);
+            if round % 2 == 0 {
+                match round % 4 {
+                    // Closed while it is ready; the next gets its number.
+                    0 => event = Rc::new(eventfd()),
+                    _ => lower(&event),
+                }
+            }
+            if round % 7 == 0 {
+                assert!(!context.poll(false));
+            }
+        }
+        settle(context);
+        assert_eq!(calls.get(), 0);
+    });
+}
+
+/// A handler needs its descriptor to stay open, which the borrow sees to unless the handler is leaked. A duplicate keeps
+/// the file of such a one alive.
+#[test]
+fn a_leaked_handler_whose_file_a_duplicate_keeps_alive_does_no_harm_to_others() {
+    let exit = child("", |_| {
+        common::each_here(|context| {
+            let (mut theirs, ours) = sockets();
+            let duplicate = ours.try_clone().expect("a duplicate");
+            mem::forget(context.add_fd(&ours, on_readable(|| ())).expect("a handler"));
+            settle(context);
+            drop(ours);
+            theirs.write_all(b"x").expect("room");
+            let (event, calls) = (Rc::new(eventfd()), Count::default());
+            let (own, count) = (event.clone(), calls.clone());
+            let callback = move || {
+                lower(&own);
+                count.raise();
+            };
+            let _handler = context.add_owned_fd(event.clone(), on_readable(callback)).expect("a handler");
+            for round in 1..=50 {
+                raise(&event);
+                context.run_until(|| calls.get() == round);
+            }
+            drop(duplicate);
+        });
+    });
+    exit.assert_success();
+}
+
+/// Standard input may be anything.
+#[test]
+fn standard_input_from_a_file_or_from_dev_null_is_always_ready() {
+    let exit = child("", |_| {
+        let file = tempfile::tempfile().expect("a file");
+        for from_file in [false, true] {
+            if from_file {
+                // SAFETY: both are open; the number stays standard input's.
+                assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), 0) }, 0);
+            }
+            common::each_here(|context| {
+                let input = std::io::stdin();
+                let counted = Counted::new(context, &input);
+                for turns in 1..=3 {
+                    assert!(context.poll(true));
+                    assert_eq!(counted.readable.get(), turns);
+                }
+                assert_eq!(counted.error.get(), 0);
+                drop(counted);
+                context.block_on(|| fd::wait_readable(&input)).expect("always ready");
+                assert!(!context.poll(false));
+            });
+        }
+    });
+    exit.assert_success();
 }
 
 #[test]

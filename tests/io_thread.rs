@@ -1,5 +1,7 @@
 //! Threads that run contexts, and calls from one to another.
 
+mod common;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,19 +9,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use aioco::aio::{IoThread, sleep};
-use aioco::{AioContext, in_coroutine, park};
+use aioco::aio::{IoThread, Polling, sleep};
+use aioco::{in_coroutine, park};
+use common::{builder, context};
+
+/// What [`IoThread::new`] makes, but for the monitor.
+fn io_thread(name: &str) -> IoThread {
+    IoThread::with(name, builder().polling(Polling::up_to(Duration::from_nanos(32_768)))).unwrap()
+}
 
 #[test]
 fn a_call_runs_on_the_threads_context_and_brings_the_result_back() {
-    let io_thread = IoThread::new("io").unwrap();
+    let io_thread = io_thread("io");
     let ran = io_thread.remote().call(|| (thread::current().name().map(str::to_owned), in_coroutine())).unwrap();
     assert_eq!(ran, (Some("io".to_owned()), true));
 }
 
 #[test]
 fn a_call_comes_from_coroutines_of_other_contexts_and_of_the_same() {
-    let (here, there) = (AioContext::new().unwrap(), IoThread::new("there").unwrap());
+    let (here, there) = (context(), io_thread("there"));
     let (remote, again) = (there.remote().clone(), there.remote().clone());
     let nested = here.block_on(move || {
         let inner = move || again.call(|| thread::current().id()).unwrap() == thread::current().id();
@@ -31,7 +39,7 @@ fn a_call_comes_from_coroutines_of_other_contexts_and_of_the_same() {
 
 #[test]
 fn a_call_that_panics_panics_at_the_caller_and_the_thread_goes_on() {
-    let io_thread = IoThread::new("io").unwrap();
+    let io_thread = io_thread("io");
     let call = || io_thread.remote().call(|| -> () { panic!("over there") });
     let payload = catch_unwind(AssertUnwindSafe(call)).unwrap_err();
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"over there"));
@@ -40,7 +48,7 @@ fn a_call_that_panics_panics_at_the_caller_and_the_thread_goes_on() {
 
 #[test]
 fn dropping_it_ends_what_lives_on_it_and_joins() {
-    let io_thread = IoThread::new("io").unwrap();
+    let io_thread = io_thread("io");
     let alive = Arc::new(());
     let handles: Vec<_> = (0..10)
         .map(|_| {
@@ -62,14 +70,14 @@ fn dropping_it_ends_what_lives_on_it_and_joins() {
 
 #[test]
 fn a_thread_may_drop_its_own_io_thread() {
-    let io_thread = IoThread::new("io").unwrap();
+    let io_thread = io_thread("io");
     let remote = io_thread.remote().clone();
     remote.call(move || drop(io_thread)).unwrap();
 }
 
 #[test]
 fn a_panic_in_the_loop_is_what_join_returns() {
-    let io_thread = IoThread::new("io").unwrap();
+    let io_thread = io_thread("io");
     io_thread.remote().schedule_once(|| panic!("in a bottom half"));
     // It ends the loop before this has its turn.
     assert_eq!(io_thread.remote().call(|| ()).unwrap_err().kind(), io::ErrorKind::NotConnected);
@@ -80,7 +88,7 @@ fn a_panic_in_the_loop_is_what_join_returns() {
 #[test]
 fn coroutines_of_two_threads_wake_each_other_without_losing_a_wake() {
     const ROUNDS: usize = 20_000;
-    let threads = [IoThread::new("even").unwrap(), IoThread::new("odd").unwrap()];
+    let threads = [io_thread("even"), io_thread("odd")];
     let turn = Arc::new(AtomicUsize::new(0));
     let wakers = Arc::new([const { std::sync::OnceLock::new() }; 2]);
     let players: Vec<_> = (0..2)

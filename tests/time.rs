@@ -1,5 +1,7 @@
 //! Sleeping, and time limits.
 
+mod common;
+
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -7,23 +9,15 @@ use std::time::{Duration, Instant};
 
 use aioco::aio::{Elapsed, sleep, sleep_until, timeout};
 use aioco::coroutine::Cancelled;
-use aioco::{AioContext, park, yield_now};
+use aioco::{park, yield_now};
+use common::{OnDrop, context};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(3);
 
-/// Says when it is dropped.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
 #[test]
 fn nothing_wakes_early_and_wakes_do_not_cut_a_sleep_short() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     context.block_on(|| {
         for micros in [0, 1, 50, 700, 3000] {
             let duration = Duration::from_micros(micros);
@@ -42,7 +36,7 @@ fn nothing_wakes_early_and_wakes_do_not_cut_a_sleep_short() {
 
 #[test]
 fn sleepers_wake_in_the_order_of_their_deadlines_and_equal_ones_in_the_order_of_their_calls() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let order: Rc<RefCell<Vec<usize>>> = Rc::default();
     let now = Instant::now();
     let handles: Vec<_> = [30, 10, 20, 10, 30, 20]
@@ -63,7 +57,7 @@ fn sleepers_wake_in_the_order_of_their_deadlines_and_equal_ones_in_the_order_of_
 
 #[test]
 fn a_far_deadline_saturates() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let handle = context.spawn(|| sleep(Duration::MAX)).unwrap();
     while context.poll(false) {}
     assert!(!handle.is_finished());
@@ -74,7 +68,7 @@ fn a_far_deadline_saturates() {
 
 #[test]
 fn a_time_limit_unwinds_what_takes_too_long_before_it_returns() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     context.block_on(|| {
         let unwound = Cell::new(false);
         let result = timeout(SHORT, || {
@@ -88,7 +82,7 @@ fn a_time_limit_unwinds_what_takes_too_long_before_it_returns() {
 
 #[test]
 fn what_is_quick_enough_returns_its_value_and_may_borrow() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let mut log = vec![1];
     let value = context.block_on(|| {
         timeout(LONG, || {
@@ -104,7 +98,7 @@ fn what_is_quick_enough_returns_its_value_and_may_borrow() {
 
 #[test]
 fn a_time_limit_of_zero_still_ends_what_never_started_and_what_yields_for_ever() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     context.block_on(|| {
         let started = Cell::new(false);
         assert_eq!(timeout(Duration::ZERO, || started.set(true)), Err(Elapsed));
@@ -124,7 +118,7 @@ fn a_time_limit_of_zero_still_ends_what_never_started_and_what_yields_for_ever()
 
 #[test]
 fn a_panic_under_a_time_limit_comes_out() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let payload = catch_unwind(AssertUnwindSafe(|| {
         context.block_on(|| {
             timeout(LONG, || -> () {
@@ -139,7 +133,7 @@ fn a_panic_under_a_time_limit_comes_out() {
 
 #[test]
 fn whoever_is_unwound_under_its_time_limits_takes_all_along() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let dropped: Rc<Cell<u32>> = Rc::default();
     let count = dropped.clone();
     let handle = context
@@ -162,7 +156,7 @@ fn whoever_is_unwound_under_its_time_limits_takes_all_along() {
 
 #[test]
 fn a_context_that_ends_takes_sleepers_and_limited_ones_along() {
-    let context = AioContext::new().unwrap();
+    let context = context();
     let held = Rc::new(());
     let (first, second) = (held.clone(), held.clone());
     let sleeper = context.spawn_local(move || {

@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use aioco::aio::{ContextBuilder, MonitorKind};
+use aioco::aio::{ContextBuilder, Local, MonitorKind};
 use aioco::coroutine::Cancelled;
 use aioco::{AioContext, Coroutine, JoinHandle};
 
@@ -245,15 +245,18 @@ pub(crate) fn coroutine(f: impl FnOnce() + 'static) -> Coroutine {
     Coroutine::new(f).expect("a stack")
 }
 
-/// A context; with the monitor that the variable `AIOCO_TEST_MONITOR` names, if it is set, so that any test can be run
-/// with each.
+/// A context; see [`builder`].
 pub(crate) fn context() -> AioContext {
-    let mut builder = AioContext::builder();
-    if let Ok(name) = env::var("AIOCO_TEST_MONITOR") {
-        let named = MONITORS.into_iter().find(|kind| kind.to_string() == name);
-        builder = builder.monitor(named.expect("the name of a monitor"));
-    }
-    builder.build().expect("a context")
+    builder().build().expect("a context")
+}
+
+/// What makes a context; with the monitor that the variable `AIOCO_TEST_MONITOR` names, if it is set, so that any test
+/// can be run with each.
+pub(crate) fn builder() -> ContextBuilder {
+    let builder = AioContext::builder();
+    let Ok(name) = env::var("AIOCO_TEST_MONITOR") else { return builder };
+    let named = MONITORS.into_iter().find(|kind| kind.to_string() == name);
+    builder.monitor(named.expect("the name of a monitor"))
 }
 
 /// All kinds of monitors.
@@ -324,7 +327,7 @@ pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() ->
 }
 
 /// Runs turns until nothing is left to do without waiting.
-pub(crate) fn settle(context: &AioContext) {
+pub(crate) fn settle(context: &Local) {
     while context.poll(false) {}
 }
 
