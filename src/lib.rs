@@ -66,6 +66,8 @@ pub mod park;
 mod pool;
 mod primitive;
 #[cfg(not(all(test, loom)))]
+pub mod sync;
+#[cfg(not(all(test, loom)))]
 mod sys;
 #[cfg(not(all(test, loom)))]
 pub mod task;

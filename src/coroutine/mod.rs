@@ -57,6 +57,7 @@ mod home;
 mod label;
 mod newborn;
 mod root;
+mod runner;
 mod stack;
 pub(crate) mod state;
 mod supply;
@@ -73,6 +74,7 @@ pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;
 
 pub(crate) use home::is_current_home;
+pub(crate) use runner::Runner;
 pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, runs_inside_join, waker};
 pub(crate) use thread::thread_id;
 pub(crate) use wake::Target;

@@ -31,6 +31,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::coroutine;
+pub(crate) use crate::coroutine::{Runner, in_coroutine};
 
 /// A waker for the caller: for the coroutine that it runs in, or else for its thread.
 ///

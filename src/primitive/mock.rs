@@ -4,6 +4,21 @@ pub(crate) use loom::cell::UnsafeCell;
 pub(crate) use loom::sync::atomic;
 
 use atomic::{AtomicU64, Ordering};
+use loom::sync::MutexGuard;
+
+/// parking_lot's mutex, by loom's.
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("a panic ends the model")
+    }
+}
 
 /// A Relaxed store to an atomic that other threads change by read-modify-writes.
 ///

@@ -15,6 +15,17 @@ pub(crate) mod mutant;
 #[cfg(not(all(test, loom)))]
 pub(crate) mod tls;
 
-pub(crate) use imp::{Overwrite, UnsafeCell, atomic};
-#[cfg(not(all(test, loom)))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use imp::{Mutex, Overwrite, UnsafeCell, atomic};
+
+/// A function that is const, except in a model: loom's items register themselves when they are made.
+macro_rules! const_unless_model {
+    ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
+        #[cfg(all(test, loom))]
+        $(#[$meta])*
+        $vis fn $($rest)*
+        #[cfg(not(all(test, loom)))]
+        $(#[$meta])*
+        $vis const fn $($rest)*
+    };
+}
+pub(crate) use const_unless_model;

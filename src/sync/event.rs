@@ -1,0 +1,96 @@
+//! Something that happens once.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::deadline_after;
+use super::raw::wait_queue::{End, RawWaitQueue};
+use crate::primitive::atomic::{AtomicBool, Ordering};
+
+/// Something that happens once, and that coroutines of any context and plain threads wait for.
+///
+/// Setting it wakes all who wait; whoever comes later doesn't wait. What was done before it was set is visible to those
+/// who have waited.
+///
+/// ```
+/// use aioco::sync::Event;
+/// use std::thread;
+///
+/// let ready = Event::new();
+/// thread::scope(|scope| {
+///     scope.spawn(|| ready.set());
+///     ready.wait();
+/// });
+/// assert!(ready.is_set());
+/// ```
+pub struct Event {
+    is_set: AtomicBool,
+    waiters: RawWaitQueue,
+}
+
+impl Event {
+    /// An event that hasn't happened.
+    pub const fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), waiters: RawWaitQueue::new() }
+    }
+
+    /// It happens: wakes all who wait. Once it has happened, this does nothing.
+    pub fn set(&self) {
+        // Release: pairs with the Acquire of `is_set`. That the waiters don't miss it is up to the queue's lock.
+        self.is_set.store(true, Ordering::Release);
+        self.waiters.wake_all();
+    }
+
+    /// Whether it has happened.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        // Acquire: pairs with the Release of `set`.
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// Waits until it happens.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](crate::park::park()), if it has to wait.
+    #[inline]
+    pub fn wait(&self) {
+        self.wait_at_most(None);
+    }
+
+    /// As [`wait`](Self::wait), but at most until `deadline`. Returns whether it has happened.
+    ///
+    /// # Panics
+    ///
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub fn wait_until(&self, deadline: Instant) -> bool {
+        self.wait_at_most(Some(deadline))
+    }
+
+    /// As [`wait`](Self::wait), but for at most `duration`. Returns whether it has happened.
+    ///
+    /// # Panics
+    ///
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub fn wait_for(&self, duration: Duration) -> bool {
+        self.wait_at_most(deadline_after(duration))
+    }
+
+    fn wait_at_most(&self, deadline: Option<Instant>) -> bool {
+        self.is_set() || self.waiters.wait(End::Back, deadline, || !self.is_set(), |_| self.is_set())
+    }
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("is_set", &self.is_set()).finish()
+    }
+}

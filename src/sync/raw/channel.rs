@@ -1,0 +1,282 @@
+//! The raw channel: a buffer, and two lists of waiters with a slot for a message each.
+//!
+//! Messages go from hand to hand: a receiver that waits is given its message into its slot, and a sender that waits has
+//! its message in its slot until there is room in the buffer. So a waiter that is woken has what it waited for, and
+//! nobody who comes later takes it away.
+//!
+//! | buffer | senders wait | receivers wait |
+//! |---|---|---|
+//! | empty | no | perhaps |
+//! | neither | no | no |
+//! | full (or more) | perhaps | no |
+//!
+//! Nobody waits when the channel is closed.
+//!
+//! A receiver that was given a message and is unwound gives it to the next receiver, or back to the front of the buffer,
+//! which may have one more than its capacity then.
+//!
+//! A slot belongs to its waiter until this joins, then to whoever holds the lock, and to the waiter again when it has its
+//! turn or has left.
+#![allow(unsafe_code)] // # Safety: slots by the rule above; a waiter that joins stays in its frame until it is out.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::wait::{Queue, Waiting};
+use super::wait_list::{Turn, WaitList, Waiter, wake_each};
+use crate::primitive::mutant::mutant;
+use crate::primitive::{Mutex, UnsafeCell};
+
+/// A bounded channel.
+pub(crate) struct RawChannel<T> {
+    state: Mutex<State<T>>,
+}
+
+/// For how many messages there is room from the start.
+const EAGER: usize = 1024;
+
+struct State<T> {
+    buffer: VecDeque<T>,
+    capacity: usize,
+    senders: WaitList<Slot<T>>,
+    receivers: WaitList<Slot<T>>,
+    is_closed: bool,
+}
+
+/// Why nothing was sent or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The channel is closed (and empty, for a receiver).
+    Closed,
+    /// It would have to wait, or has waited until its deadline.
+    WouldWait,
+}
+
+/// How long one who must wait does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Never,
+    Until(Instant),
+    Forever,
+}
+
+impl Patience {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline),
+            Self::Never | Self::Forever => None,
+        }
+    }
+}
+
+/// Room for the message of one who waits.
+struct Slot<T>(UnsafeCell<Option<T>>);
+
+impl<T> Slot<T> {
+    fn new(message: Option<T>) -> Self {
+        Self(UnsafeCell::new(message))
+    }
+
+    /// # Safety
+    ///
+    /// The slot is the caller's.
+    unsafe fn take(&self) -> Option<T> {
+        // SAFETY: contract.
+        self.0.with_mut(|message| unsafe { (*message).take() })
+    }
+
+    /// # Safety
+    ///
+    /// The slot is the caller's.
+    unsafe fn put(&self, new: T) {
+        // SAFETY: contract.
+        self.0.with_mut(|message| unsafe { *message = Some(new) });
+    }
+}
+
+impl<T> State<T> {
+    /// Gives a message to the first receiver that waits, or to the buffer by `store`. Returns whom to wake.
+    fn deliver(&mut self, message: T, store: impl FnOnce(&mut VecDeque<T>, T)) -> Option<Waker> {
+        match self.receivers.front() {
+            Some(receiver) => {
+                // SAFETY: it waits, and we hold the lock.
+                unsafe { receiver.payload.put(message) };
+                self.receivers.give_front(Turn::Own)
+            }
+            None => {
+                store(&mut self.buffer, message);
+                None
+            }
+        }
+    }
+
+    /// Lets the first sender that waits have the room that there is. Returns whom to wake.
+    fn admit_sender(&mut self) -> Option<Waker> {
+        if self.buffer.len() >= self.capacity && !mutant!("admit_into_full_buffer") {
+            return None;
+        }
+        // SAFETY: it waits, and we hold the lock.
+        let message = unsafe { self.senders.front()?.payload.take() };
+        self.buffer.push_back(message.expect("a sender that waits has a message"));
+        self.senders.give_front(Turn::Own)
+    }
+}
+
+impl<T> RawChannel<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let state = State {
+            buffer: VecDeque::with_capacity(capacity.min(EAGER)),
+            capacity,
+            senders: WaitList::new(),
+            receivers: WaitList::new(),
+            is_closed: false,
+        };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Sends a message, when there is room.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](crate::park::park()), if it has to wait; then the message is dropped.
+    pub(crate) fn send(&self, message: T, patience: Patience) -> Result<(), (T, Refusal)> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err((message, Refusal::Closed));
+        }
+        if state.buffer.len() < state.capacity {
+            let waker = state.deliver(message, VecDeque::push_back);
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            return Ok(());
+        }
+        if patience == Patience::Never {
+            return Err((message, Refusal::WouldWait));
+        }
+        let waiter = Waiter::new(Slot::new(Some(message)));
+        // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
+        unsafe { state.senders.push_back(&waiter) };
+        drop(state);
+        let senders = Senders(self);
+        let waiting = Waiting::new(&senders, &waiter);
+        let had_turn = waiting.wait(patience.deadline());
+        waiting.use_turn();
+        // SAFETY: it has had its turn, or has left: the slot is ours.
+        match unsafe { waiter.payload.take() } {
+            None => Ok(()),
+            Some(message) => Err((message, if had_turn { Refusal::Closed } else { Refusal::WouldWait })),
+        }
+    }
+
+    /// Receives a message, when there is one.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](crate::park::park()), if it has to wait; then no message is lost.
+    pub(crate) fn receive(&self, patience: Patience) -> Result<T, Refusal> {
+        let mut state = self.state.lock();
+        if let Some(message) = state.buffer.pop_front() {
+            let waker = state.admit_sender();
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            return Ok(message);
+        }
+        if state.is_closed {
+            return Err(Refusal::Closed);
+        }
+        if patience == Patience::Never {
+            return Err(Refusal::WouldWait);
+        }
+        let waiter = Waiter::new(Slot::new(None));
+        // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
+        unsafe { state.receivers.push_back(&waiter) };
+        drop(state);
+        let receivers = Receivers(self);
+        let waiting = Waiting::new(&receivers, &waiter);
+        let had_turn = waiting.wait(patience.deadline());
+        waiting.use_turn();
+        // SAFETY: as in `send`.
+        let message = unsafe { waiter.payload.take() };
+        message.ok_or(if had_turn { Refusal::Closed } else { Refusal::WouldWait })
+    }
+
+    /// Refuses what is sent from now on, and wakes all who wait. What is in the buffer can still be received. Returns
+    /// whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        if mem::replace(&mut self.state.lock().is_closed, true) {
+            return false;
+        }
+        // Nobody joins any more.
+        wake_each(|| {
+            let mut state = self.state.lock();
+            state.senders.give_front(Turn::Shared).or_else(|| state.receivers.give_front(Turn::Shared))
+        });
+        true
+    }
+
+    /// Closes the channel and takes the messages that are left: there is nobody to receive them.
+    pub(crate) fn close_and_drain(&self) -> VecDeque<T> {
+        self.close();
+        mem::take(&mut self.state.lock().buffer)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// How many messages are in the buffer.
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().buffer.len()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.state.lock().capacity
+    }
+}
+
+struct Senders<'a, T>(&'a RawChannel<T>);
+
+impl<T> Queue<Slot<T>> for Senders<'_, T> {
+    fn withdraw(&self, waiter: &Waiter<Slot<T>>) -> bool {
+        self.0.state.lock().senders.remove(waiter)
+    }
+
+    /// Its message has been sent, or never will be.
+    fn hand_on(&self, _: &Waiter<Slot<T>>, _: Turn) {}
+}
+
+struct Receivers<'a, T>(&'a RawChannel<T>);
+
+impl<T> Queue<Slot<T>> for Receivers<'_, T> {
+    fn withdraw(&self, waiter: &Waiter<Slot<T>>) -> bool {
+        self.0.state.lock().receivers.remove(waiter)
+    }
+
+    fn hand_on(&self, waiter: &Waiter<Slot<T>>, _: Turn) {
+        // SAFETY: it has had its turn: the slot is the waiter's, which is the caller.
+        if let Some(message) = unsafe { waiter.payload.take() } {
+            let waker = self.0.state.lock().deliver(message, VecDeque::push_front);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for RawChannel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("RawChannel")
+            .field("capacity", &state.capacity)
+            .field("len", &state.buffer.len())
+            .field("is_closed", &state.is_closed)
+            .finish()
+    }
+}

@@ -1,0 +1,296 @@
+//! What mutex, rwlock and semaphore have in common: a word that says who is in, and a queue of those who aren't.
+//!
+//! A [`Rule`] says what the word means and who may enter. The gate sees to the rest: whoever may enter and finds no
+//! queue does so by one compare-exchange; all others queue, and enter in the order in which they came. Nobody overtakes
+//! (no barging), also when the first in the queue has to wait for more than those behind it would.
+//!
+//! Whoever leaves lets in the first in the queue *on its behalf*, as many as the rule allows: when a waiter is woken it
+//! is in. So a woken waiter never competes, and how long each waits is bounded by those before it.
+//!
+//! # The word
+//!
+//! The topmost bit is [`QUEUED`]; the rest is the rule's.
+//!
+//! | `QUEUED` | who changes the word |
+//! |---|---|
+//! | 0 | anybody, by a compare-exchange: entering, leaving, or (under the lock of the list) setting `QUEUED` |
+//! | 1 | whoever holds the lock of the list |
+//!
+//! 1. `QUEUED` is set if and only if the list isn't empty (as seen under its lock).
+//! 2. Whoever changes the word or the list under the lock sees to it, before or right after giving the lock back, that
+//!    the first in the queue may not enter by the rule. So no waiter sleeps that could be in.
+//!
+//! There is no window between "the word says that I have to wait" and "I am in the list": both happen under the lock,
+//! and a leaver that finds `QUEUED` takes that lock before it looks at the list.
+//!
+//! # Ordering
+//!
+//! What was done by whoever left is visible to whoever enters in the room that it made: leaving is a Release of the
+//! word, entering an Acquire. Under the lock the word is loaded with Acquire and stored with Release, so that a plain
+//! store there passes on what earlier leavers released (it ends their release sequences). A waiter that is let in has it
+//! by the lock and by `turn`. Checked by the models `mutex`, `rwlock` and `semaphore` of `loom-tests/`.
+#![allow(unsafe_code)] // # Safety: a waiter that joins the list stays in its frame until `Waiting` has taken it out.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::wait::{Queue, Waiting};
+use super::wait_list::{Turn, WaitList, Waiter, wake_each};
+use crate::primitive::atomic::{AtomicUsize, Ordering};
+use crate::primitive::mutant::{mutant, ordering};
+use crate::primitive::{Mutex, const_unless_model};
+
+/// Somebody waits.
+pub(super) const QUEUED: usize = 1 << (usize::BITS - 1);
+
+/// What the word means. Words are without `QUEUED` here.
+pub(crate) trait Rule {
+    /// The word after somebody has entered that takes `need`, if there is room.
+    fn enter(word: usize, need: usize) -> Option<usize>;
+
+    /// The word after `need` has been given back.
+    fn leave(word: usize, need: usize) -> usize;
+}
+
+/// A word and a queue.
+pub(crate) struct Gate<R> {
+    word: AtomicUsize,
+    waiters: Mutex<WaitList<usize>>,
+    rule: PhantomData<fn() -> R>,
+}
+
+/// A turn that was given under the lock.
+struct Given {
+    /// Whom to wake, without the lock.
+    waker: Waker,
+    /// Whether the next one may enter as well.
+    more: bool,
+}
+
+impl<R: Rule> Gate<R> {
+    const_unless_model! {
+        /// A gate with this word, and nobody waiting.
+        pub(super) fn new(word: usize) -> Self {
+            Self { word: AtomicUsize::new(word), waiters: Mutex::new(WaitList::new()), rule: PhantomData }
+        }
+    }
+
+    /// The word at this moment, perhaps with `QUEUED`.
+    pub(super) fn word(&self) -> usize {
+        self.word.load(Ordering::Relaxed)
+    }
+
+    /// Enters by turning one word into another, if it is that. For rules whose free word is known.
+    #[inline(always)]
+    pub(super) fn enter_from(&self, from: usize, to: usize) -> bool {
+        // Acquire: pairs with the Releases of the leavers.
+        let acquire = ordering!(Acquire, "enter_from_not_acquired" => Relaxed);
+        self.word.compare_exchange(from, to, acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Leaves by turning one word into another, if it is that.
+    #[inline(always)]
+    pub(super) fn leave_from(&self, from: usize, to: usize) -> bool {
+        // Release: pairs with the Acquires of those who enter.
+        let release = ordering!(Release, "leave_from_not_released" => Relaxed);
+        self.word.compare_exchange(from, to, release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Enters if there is room and nobody waits.
+    #[inline]
+    pub(super) fn try_enter(&self, need: usize) -> bool {
+        self.update(ordering!(Acquire, "try_enter_not_acquired" => Relaxed), |word| R::enter(word, need))
+    }
+
+    /// Exchanges what the caller has taken for something else, if there is room and nobody waits.
+    #[inline]
+    pub(super) fn try_exchange(&self, have: usize, need: usize) -> bool {
+        // Acquire and Release: it leaves and enters.
+        self.update(Ordering::AcqRel, |word| R::enter(R::leave(word, have), need))
+    }
+
+    /// Gives back what the caller has taken, and lets those in who fit then.
+    #[inline]
+    pub(super) fn leave(&self, need: usize) {
+        let release = ordering!(Release, "leave_not_released" => Relaxed);
+        if !self.update(release, |word| Some(R::leave(word, need))) {
+            self.leave_slow(need);
+        }
+    }
+
+    /// Changes the word without the lock, if nobody waits.
+    #[inline(always)]
+    fn update(&self, order: Ordering, change: impl Fn(usize) -> Option<usize>) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & QUEUED != 0 && !mutant!("overtake_the_queue") {
+                return false;
+            }
+            let Some(next) = change(word) else { return false };
+            match self.word.compare_exchange_weak(word, next, order, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Enters, after those who came before. Returns whether it has; not if the deadline passed first.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](crate::park::park()), if it has to wait; then it hasn't entered.
+    #[cold]
+    pub(super) fn enter_slow(&self, need: usize, deadline: Option<Instant>) -> bool {
+        let waiter = Waiter::new(need);
+        {
+            let mut list = self.waiters.lock();
+            if self.enter_or_announce(need) {
+                return true;
+            }
+            // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
+            unsafe { list.push_back(&waiter) };
+        }
+        let waiting = Waiting::new(self, &waiter);
+        let entered = waiting.wait(deadline);
+        waiting.use_turn();
+        entered
+    }
+
+    /// Under the lock: enters if nobody waits and there is room, else sets `QUEUED`.
+    fn enter_or_announce(&self, need: usize) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & QUEUED != 0 {
+                return false;
+            }
+            let (next, entered) = match R::enter(word, need) {
+                Some(next) => (next, true),
+                None => (word | QUEUED, false),
+            };
+            // Acquire: pairs with the Releases of the leavers.
+            let acquire = ordering!(Acquire, "enter_slow_not_acquired" => Relaxed);
+            match self.word.compare_exchange_weak(word, next, acquire, Ordering::Relaxed) {
+                Ok(_) => return entered,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives back what the caller has taken when somebody waits.
+    #[cold]
+    pub(super) fn leave_slow(&self, need: usize) {
+        let given = {
+            let mut list = self.waiters.lock();
+            self.change(|word| R::leave(word, need));
+            self.give_next(&mut list)
+        };
+        self.wake_and_go_on(given);
+    }
+
+    /// Gives back what the caller has taken and queues, as the last, for something else.
+    #[cold]
+    pub(super) fn exchange_slow(&self, have: usize, need: usize, deadline: Option<Instant>) -> bool {
+        let waiter = Waiter::new(need);
+        let given = {
+            let mut list = self.waiters.lock();
+            self.change(|word| R::leave(word, have));
+            if self.enter_or_announce(need) {
+                return true;
+            }
+            // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
+            unsafe { list.push_back(&waiter) };
+            self.give_next(&mut list)
+        };
+        let waiting = Waiting::new(self, &waiter);
+        self.wake_and_go_on(given);
+        let entered = waiting.wait(deadline);
+        waiting.use_turn();
+        entered
+    }
+
+    /// Under the lock: gives back what the caller has taken and takes something that needs no more room.
+    #[cold]
+    pub(super) fn shrink_slow(&self, have: usize, need: usize) {
+        let given = {
+            let mut list = self.waiters.lock();
+            self.change(|word| {
+                let word = R::leave(word, have);
+                R::enter(word, need).expect("it needs no more room than it had")
+            });
+            self.give_next(&mut list)
+        };
+        self.wake_and_go_on(given);
+    }
+
+    /// Under the lock: changes the word.
+    fn change(&self, change: impl Fn(usize) -> usize) {
+        // Acquire and Release: see the module's remarks on ordering.
+        let mut word = self.word.load(ordering!(Acquire, "change_not_acquired" => Relaxed));
+        loop {
+            if word & QUEUED != 0 {
+                let next = change(word & !QUEUED) | QUEUED;
+                return self.word.store(next, ordering!(Release, "change_not_released" => Relaxed));
+            }
+            match self.word.compare_exchange_weak(word, change(word), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Under the lock: lets in the first in the queue if there is room. Keeps rule 1.
+    fn give_next(&self, list: &mut WaitList<usize>) -> Option<Given> {
+        // Acquire, and Release below: see the module's remarks on ordering.
+        let word = self.word.load(ordering!(Acquire, "give_not_acquired" => Relaxed)) & !QUEUED;
+        let next = R::enter(word, list.front()?.payload)?;
+        let waker = list.give_front(Turn::Own)?;
+        let fits = |waiter: &Waiter<usize>| R::enter(next, waiter.payload).is_some();
+        let more = list.front().is_some_and(fits);
+        let queued = if list.is_empty() { 0 } else { QUEUED };
+        self.word.store(next | queued, ordering!(Release, "give_not_released" => Relaxed));
+        Some(Given { waker, more })
+    }
+
+    /// Without the lock: wakes, and lets in those who fit as well.
+    fn wake_and_go_on(&self, mut given: Option<Given>) {
+        wake_each(|| {
+            let Given { waker, more } = given.take()?;
+            if more && !mutant!("let_in_only_one") {
+                given = self.give_next(&mut self.waiters.lock());
+            }
+            Some(waker)
+        });
+    }
+}
+
+impl<R: Rule> Queue<usize> for Gate<R> {
+    fn withdraw(&self, waiter: &Waiter<usize>) -> bool {
+        let given = {
+            let mut list = self.waiters.lock();
+            if !list.remove(waiter) {
+                return false;
+            }
+            if list.is_empty() {
+                // Release and Acquire: see the module's remarks on ordering.
+                let word = self.word.load(Ordering::Acquire);
+                self.word.store(word & !QUEUED, Ordering::Release);
+            }
+            if mutant!("withdrawn_waiter_lets_nobody_in") { None } else { self.give_next(&mut list) }
+        };
+        self.wake_and_go_on(given);
+        true
+    }
+
+    fn hand_on(&self, waiter: &Waiter<usize>, _: Turn) {
+        self.leave(waiter.payload);
+    }
+}
+
+impl<R: Rule> fmt::Debug for Gate<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word();
+        f.debug_struct("Gate").field("word", &(word & !QUEUED)).field("queued", &(word & QUEUED != 0)).finish()
+    }
+}
