@@ -5,6 +5,7 @@
 
 mod coroutine;
 mod event_loop;
+mod locks;
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::parked::Parked;
 use crate::report::Unit;
 
 /// All groups, in the order in which they run.
-pub const GROUPS: &[&Group] = &[&coroutine::GROUP, &event_loop::GROUP];
+pub const GROUPS: &[&Group] = &[&coroutine::GROUP, &event_loop::GROUP, &locks::GROUP];
 
 /// Cases that compare the same contestants.
 pub struct Group {
