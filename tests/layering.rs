@@ -64,6 +64,7 @@ const UNSAFE: &[&str] = &[
     "pool/local.rs",
     "pool/mod.rs",
     "pool/release.rs",
+    "primitive/short_lock.rs",
     "primitive/tls.rs",
     "sync/mutex.rs",
     "sync/raw/channel.rs",

@@ -25,6 +25,7 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
+use std::sync::Arc;
 
 use super::block::{Action, Block, Extras, Phase, RunAdapter};
 use super::home::Woken;
@@ -271,16 +272,24 @@ fn requeue(thread: &Thread, block: &'static Block) {
     newborn::hand_over(thread);
     // SAFETY: it is suspended, and this is its thread.
     unsafe { block.own_home() };
-    give_to_home(block);
+    schedule_on_home(thread, block);
 }
 
 /// Hands the block to its home, or drops the turn if there is none.
-pub(super) fn give_to_home(block: &'static Block) {
+pub(super) fn schedule_on_home(thread: &Thread, block: &'static Block) {
     let woken = Woken::new(block);
-    // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the
-    // coroutine does as soon as it is scheduled.
-    if let Some(home) = unsafe { (*block.home.get()).clone() } {
-        home.schedule(woken);
+    // SAFETY: we own the queue entry (rule 4).
+    let Some(home) = (unsafe { &*block.home.get() }) else { return };
+    let current = thread.home.borrow();
+    match &*current {
+        // The usual case, in which nothing needs to be counted: what is borrowed lives through the call.
+        Some(current) if Arc::ptr_eq(current, home) => current.schedule(woken),
+        _ => {
+            drop(current);
+            // The home is cloned so that it lives through the call, whatever the coroutine does as soon as it is
+            // scheduled.
+            home.clone().schedule(woken);
+        }
     }
 }
 
@@ -298,7 +307,7 @@ pub(super) fn schedule(block: &'static Block) {
         block.add_extra(Extras::QUEUED_HERE);
         return;
     }
-    give_to_home(block);
+    schedule_on_home(thread, block);
 }
 
 /// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it

@@ -61,17 +61,24 @@ impl Runner {
         (address & 1 == 0).then_some(address as usize)
     }
 
-    /// Whether it may go on while the caller doesn't let go of its thread. A hint.
+    /// The coroutine's block, of which only the atomics may be looked at.
+    fn block(self) -> Option<&'static Block> {
+        // SAFETY: the address of a block (invariant of the type), which was exposed; blocks are never unmapped.
+        self.block_address().map(|address| unsafe { &*ptr::with_exposed_provenance(address) })
+    }
+
+    /// Whether it runs on another thread than the caller, if it runs. A hint.
     pub(crate) fn is_elsewhere(self) -> bool {
         let here = this_thread();
-        match self.block_address() {
-            Some(address) => {
-                // SAFETY: the address of a block (invariant of the type), which was exposed; blocks are never unmapped.
-                let block = unsafe { &*ptr::with_exposed_provenance::<Block>(address) };
-                block.thread.load(Ordering::Relaxed) != here.id.get()
-            }
+        match self.block() {
+            Some(block) => block.thread.load(Ordering::Relaxed) != here.id.get(),
             None => self != Self::thread(ptr::from_ref(here).addr()),
         }
+    }
+
+    /// Whether it is suspended in a park. A hint.
+    pub(crate) fn is_parked(self) -> bool {
+        self.block().is_some_and(|block| block.state.is_parked())
     }
 
     /// Whether it is a coroutine that a loop of the calling thread drives.

@@ -6,6 +6,9 @@ pub(crate) use loom::sync::atomic;
 use atomic::{AtomicU64, Ordering};
 use loom::sync::MutexGuard;
 
+/// The lock of a moment, by loom's mutex: what it is made of is not what the models are about.
+pub(crate) type ShortLock<T> = Mutex<T>;
+
 /// parking_lot's mutex, by loom's.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

@@ -13,9 +13,11 @@ mod imp;
 
 pub(crate) mod mutant;
 #[cfg(not(all(test, loom)))]
+mod short_lock;
+#[cfg(not(all(test, loom)))]
 pub(crate) mod tls;
 
-pub(crate) use imp::{Mutex, Overwrite, UnsafeCell, atomic};
+pub(crate) use imp::{Mutex, Overwrite, ShortLock, UnsafeCell, atomic};
 
 /// A function that is const, except in a model: loom's items register themselves when they are made.
 macro_rules! const_unless_model {

@@ -1,5 +1,6 @@
 //! The real thing: std's atomics, and std's `UnsafeCell` in loom's shape.
 
+pub(crate) use super::short_lock::ShortLock;
 pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::atomic;
 

@@ -28,11 +28,11 @@ use std::time::Instant;
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
 use crate::primitive::mutant::mutant;
-use crate::primitive::{Mutex, UnsafeCell};
+use crate::primitive::{ShortLock, UnsafeCell};
 
 /// A bounded channel.
 pub(crate) struct RawChannel<T> {
-    state: Mutex<State<T>>,
+    state: ShortLock<State<T>>,
 }
 
 /// For how many messages there is room from the start.
@@ -134,7 +134,7 @@ impl<T> RawChannel<T> {
             receivers: WaitList::new(),
             is_closed: false,
         };
-        Self { state: Mutex::new(state) }
+        Self { state: ShortLock::new(state) }
     }
 
     /// Sends a message, when there is room.

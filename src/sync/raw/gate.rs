@@ -29,7 +29,7 @@
 //! word, entering an Acquire. Under the lock the word is loaded with Acquire and stored with Release, so that a plain
 //! store there passes on what earlier leavers released (it ends their release sequences). A waiter that is let in has it
 //! by the lock and by `turn`. Checked by the models `mutex`, `rwlock` and `semaphore` of `loom-tests/`.
-#![allow(unsafe_code)] // # Safety: a waiter that joins the list stays in its frame until `Waiting` has taken it out.
+#![allow(unsafe_code)] // # Safety: a waiter that joins stays in its frame until `Waiting` has taken it out.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -38,9 +38,10 @@ use std::time::Instant;
 
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
-use crate::primitive::atomic::{AtomicUsize, Ordering};
+use crate::park::Runner;
+use crate::primitive::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::primitive::mutant::{mutant, ordering};
-use crate::primitive::{Mutex, const_unless_model};
+use crate::primitive::{ShortLock, const_unless_model};
 
 /// Somebody waits.
 pub(super) const QUEUED: usize = 1 << (usize::BITS - 1);
@@ -57,8 +58,23 @@ pub(crate) trait Rule {
 /// A word and a queue.
 pub(crate) struct Gate<R> {
     word: AtomicUsize,
-    waiters: Mutex<WaitList<usize>>,
+    /// A hint for those who think of waiting awake: who has been let in and hasn't noticed yet, as a word.
+    let_in: AtomicU64,
+    waiters: ShortLock<WaitList<Entrant>>,
     rule: PhantomData<fn() -> R>,
+}
+
+/// Who queues.
+struct Entrant {
+    need: usize,
+    runner: Runner,
+}
+
+impl Entrant {
+    /// The caller.
+    fn new(need: usize) -> Self {
+        Self { need, runner: Runner::current() }
+    }
 }
 
 /// A turn that was given under the lock.
@@ -73,13 +89,24 @@ impl<R: Rule> Gate<R> {
     const_unless_model! {
         /// A gate with this word, and nobody waiting.
         pub(super) fn new(word: usize) -> Self {
-            Self { word: AtomicUsize::new(word), waiters: Mutex::new(WaitList::new()), rule: PhantomData }
+            Self {
+                word: AtomicUsize::new(word),
+                let_in: AtomicU64::new(0),
+                waiters: ShortLock::new(WaitList::new()),
+                rule: PhantomData,
+            }
         }
     }
 
     /// The word at this moment, perhaps with `QUEUED`.
     pub(super) fn word(&self) -> usize {
         self.word.load(Ordering::Relaxed)
+    }
+
+    /// Who has been let in and hasn't noticed yet. A hint.
+    pub(super) fn let_in(&self) -> Option<Runner> {
+        // SAFETY: 0, or what `give_next` wrote.
+        unsafe { Runner::from_word(self.let_in.load(Ordering::Relaxed)) }
     }
 
     /// Enters by turning one word into another, if it is that. For rules whose free word is known.
@@ -95,7 +122,8 @@ impl<R: Rule> Gate<R> {
     pub(super) fn leave_from(&self, from: usize, to: usize) -> bool {
         // Release: pairs with the Acquires of those who enter.
         let release = ordering!(Release, "leave_from_not_released" => Relaxed);
-        self.word.compare_exchange(from, to, release, Ordering::Relaxed).is_ok()
+        // Looking first costs nothing beside the exchange, and saves one that would fail.
+        self.word() == from && self.word.compare_exchange(from, to, release, Ordering::Relaxed).is_ok()
     }
 
     /// Enters if there is room and nobody waits.
@@ -143,7 +171,7 @@ impl<R: Rule> Gate<R> {
     /// As [`park`](crate::park::park()), if it has to wait; then it hasn't entered.
     #[cold]
     pub(super) fn enter_slow(&self, need: usize, deadline: Option<Instant>) -> bool {
-        let waiter = Waiter::new(need);
+        let waiter = Waiter::new(Entrant::new(need));
         {
             let mut list = self.waiters.lock();
             if self.enter_or_announce(need) {
@@ -155,6 +183,7 @@ impl<R: Rule> Gate<R> {
         let waiting = Waiting::new(self, &waiter);
         let entered = waiting.wait(deadline);
         waiting.use_turn();
+        self.let_in.store(0, Ordering::Relaxed);
         entered
     }
 
@@ -192,7 +221,7 @@ impl<R: Rule> Gate<R> {
     /// Gives back what the caller has taken and queues, as the last, for something else.
     #[cold]
     pub(super) fn exchange_slow(&self, have: usize, need: usize, deadline: Option<Instant>) -> bool {
-        let waiter = Waiter::new(need);
+        let waiter = Waiter::new(Entrant::new(need));
         let given = {
             let mut list = self.waiters.lock();
             self.change(|word| R::leave(word, have));
@@ -241,12 +270,14 @@ impl<R: Rule> Gate<R> {
     }
 
     /// Under the lock: lets in the first in the queue if there is room. Keeps rule 1.
-    fn give_next(&self, list: &mut WaitList<usize>) -> Option<Given> {
+    fn give_next(&self, list: &mut WaitList<Entrant>) -> Option<Given> {
         // Acquire, and Release below: see the module's remarks on ordering.
         let word = self.word.load(ordering!(Acquire, "give_not_acquired" => Relaxed)) & !QUEUED;
-        let next = R::enter(word, list.front()?.payload)?;
+        let first = &list.front()?.payload;
+        let next = R::enter(word, first.need)?;
+        self.let_in.store(first.runner.to_word(), Ordering::Relaxed);
         let waker = list.give_front(Turn::Own)?;
-        let fits = |waiter: &Waiter<usize>| R::enter(next, waiter.payload).is_some();
+        let fits = |waiter: &Waiter<Entrant>| R::enter(next, waiter.payload.need).is_some();
         let more = list.front().is_some_and(fits);
         let queued = if list.is_empty() { 0 } else { QUEUED };
         self.word.store(next | queued, ordering!(Release, "give_not_released" => Relaxed));
@@ -265,8 +296,8 @@ impl<R: Rule> Gate<R> {
     }
 }
 
-impl<R: Rule> Queue<usize> for Gate<R> {
-    fn withdraw(&self, waiter: &Waiter<usize>) -> bool {
+impl<R: Rule> Queue<Entrant> for Gate<R> {
+    fn withdraw(&self, waiter: &Waiter<Entrant>) -> bool {
         let given = {
             let mut list = self.waiters.lock();
             if !list.remove(waiter) {
@@ -283,8 +314,8 @@ impl<R: Rule> Queue<usize> for Gate<R> {
         true
     }
 
-    fn hand_on(&self, waiter: &Waiter<usize>, _: Turn) {
-        self.leave(waiter.payload);
+    fn hand_on(&self, waiter: &Waiter<Entrant>, _: Turn) {
+        self.leave(waiter.payload.need);
     }
 }
 

@@ -52,7 +52,8 @@ impl Holder {
         self.runner.store(0, Ordering::Relaxed);
     }
 
-    fn runner(&self) -> Option<Runner> {
+    /// Who it is; nobody in the moment after the lock has been taken, and before it is given back.
+    pub(super) fn runner(&self) -> Option<Runner> {
         // SAFETY: only `set` and `clear` write it.
         unsafe { Runner::from_word(self.runner.load(Ordering::Relaxed)) }
     }
@@ -62,11 +63,6 @@ impl Holder {
         let site = self.site.load(Ordering::Relaxed);
         // SAFETY: null, or from a reference to what lives for ever.
         unsafe { site.as_ref() }
-    }
-
-    /// Whether waiting awake may pay: the holder can go on meanwhile. A hint.
-    pub(super) fn may_be_running(&self) -> bool {
-        self.runner().is_none_or(Runner::is_elsewhere)
     }
 
     /// Panics if the caller, which is about to wait for the holder, waits for itself: with a sentence about

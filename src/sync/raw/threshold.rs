@@ -24,7 +24,7 @@ use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
 use crate::primitive::atomic::{AtomicU64, Ordering};
 use crate::primitive::mutant::{mutant, ordering};
-use crate::primitive::{Mutex, const_unless_model};
+use crate::primitive::{ShortLock, const_unless_model};
 
 /// Somebody waits. The count is above it.
 const WAITED: u64 = 1;
@@ -36,13 +36,13 @@ pub(crate) struct RawThreshold {
     /// While `WAITED`: the lowest number that somebody waits for, or a lower one.
     lowest: AtomicU64,
     /// Sorted by their numbers; first come, first served among equals.
-    waiters: Mutex<WaitList<u64>>,
+    waiters: ShortLock<WaitList<u64>>,
 }
 
 impl RawThreshold {
     const_unless_model! {
         pub(crate) fn new() -> Self {
-            Self { word: AtomicU64::new(0), lowest: AtomicU64::new(0), waiters: Mutex::new(WaitList::new()) }
+            Self { word: AtomicU64::new(0), lowest: AtomicU64::new(0), waiters: ShortLock::new(WaitList::new()) }
         }
     }
 

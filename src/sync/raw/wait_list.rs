@@ -138,7 +138,7 @@ impl<P> fmt::Debug for Waiter<P> {
 }
 
 /// The waiters of one lock, in the order in which they are to have their turns. It lives in a
-/// [`primitive::Mutex`](crate::primitive::Mutex), which is "the lock" here.
+/// [`primitive::ShortLock`](crate::primitive::ShortLock), which is "the lock" here.
 pub(crate) struct WaitList<P> {
     first: Option<NonNull<Waiter<P>>>,
     last: Option<NonNull<Waiter<P>>>,
@@ -199,8 +199,8 @@ impl<P> WaitList<P> {
 
     fn insert_after(&mut self, place: Option<NonNull<Waiter<P>>>, waiter: &Waiter<P>) {
         let node = NonNull::from(waiter);
-        // SAFETY: nodes in the list are valid.
         let next = match place {
+            // SAFETY: nodes in the list are valid.
             Some(place) => unsafe { place.as_ref() }.next(),
             None => self.first,
         };

@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, give_all};
 use crate::primitive::mutant::mutant;
-use crate::primitive::{Mutex, const_unless_model};
+use crate::primitive::{ShortLock, const_unless_model};
 
 /// Where a waiter joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub(crate) enum End {
 
 /// A queue of waiters.
 pub(crate) struct RawWaitQueue {
-    waiters: Mutex<WaitList<()>>,
+    waiters: ShortLock<WaitList<()>>,
 }
 
 impl RawWaitQueue {
     const_unless_model! {
         pub(crate) fn new() -> Self {
-            Self { waiters: Mutex::new(WaitList::new()) }
+            Self { waiters: ShortLock::new(WaitList::new()) }
         }
     }
 

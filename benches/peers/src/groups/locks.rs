@@ -41,21 +41,27 @@ pub const GROUP: Group = Group {
         Case {
             name: "mutex-uncontended",
             about: "lock a free mutex in a coroutine, and unlock it",
-            method: on_one_core(1, contestants!(
-                AIOCO => aioco::mutex_uncontended::<::aioco::sync::Mutex<u64>>,
-                PARKING_LOT => aioco::mutex_uncontended::<parking_lot::Mutex<u64>>,
-                TOKIO => tasks::mutex_uncontended::<Tokio>,
-                ASYNC_LOCK => tasks::mutex_uncontended::<AsyncLock>,
-            )),
+            method: on_one_core(
+                1,
+                contestants!(
+                    AIOCO => aioco::mutex_uncontended::<::aioco::sync::Mutex<u64>>,
+                    PARKING_LOT => aioco::mutex_uncontended::<parking_lot::Mutex<u64>>,
+                    TOKIO => tasks::mutex_uncontended::<Tokio>,
+                    ASYNC_LOCK => tasks::mutex_uncontended::<AsyncLock>,
+                ),
+            ),
         },
         Case {
             name: "mutex-64",
             about: "64 coroutines of one loop that lock the same mutex and yield once with the lock held; per lock",
-            method: on_one_core(COROUTINES, contestants!(
-                AIOCO => aioco::mutex_64,
-                TOKIO => tasks::mutex_64::<Tokio, CurrentThread>,
-                ASYNC_LOCK => tasks::mutex_64::<AsyncLock, CurrentThread>,
-            )),
+            method: on_one_core(
+                COROUTINES,
+                contestants!(
+                    AIOCO => aioco::mutex_64,
+                    TOKIO => tasks::mutex_64::<Tokio, CurrentThread>,
+                    ASYNC_LOCK => tasks::mutex_64::<AsyncLock, CurrentThread>,
+                ),
+            ),
         },
         Case {
             name: "mutex-2-threads",
@@ -71,29 +77,38 @@ pub const GROUP: Group = Group {
         Case {
             name: "semaphore",
             about: "64 coroutines of one loop that take one of 8 permits and yield once with it; per permit",
-            method: on_one_core(COROUTINES, contestants!(
-                AIOCO => aioco::semaphore,
-                TOKIO => tasks::semaphore::<Tokio>,
-                ASYNC_LOCK => tasks::semaphore::<AsyncLock>,
-            )),
+            method: on_one_core(
+                COROUTINES,
+                contestants!(
+                    AIOCO => aioco::semaphore,
+                    TOKIO => tasks::semaphore::<Tokio>,
+                    ASYNC_LOCK => tasks::semaphore::<AsyncLock>,
+                ),
+            ),
         },
         Case {
             name: "channel-spsc",
             about: "a coroutine sends, another one of the same loop receives; room for 64; per message",
-            method: on_one_core(1, contestants!(
-                AIOCO => aioco::channel_spsc,
-                TOKIO => tasks::channel_spsc::<Tokio>,
-                ASYNC_LOCK => tasks::channel_spsc::<AsyncLock>,
-            )),
+            method: on_one_core(
+                1,
+                contestants!(
+                    AIOCO => aioco::channel_spsc,
+                    TOKIO => tasks::channel_spsc::<Tokio>,
+                    ASYNC_LOCK => tasks::channel_spsc::<AsyncLock>,
+                ),
+            ),
         },
         Case {
             name: "channel-mpmc",
             about: "four of each; tokio: the receivers share one by a mutex",
-            method: on_one_core(PAIRS, contestants!(
-                AIOCO => aioco::channel_mpmc,
-                TOKIO => tasks::channel_mpmc::<Tokio>,
-                ASYNC_LOCK => tasks::channel_mpmc::<AsyncLock>,
-            )),
+            method: on_one_core(
+                PAIRS,
+                contestants!(
+                    AIOCO => aioco::channel_mpmc,
+                    TOKIO => tasks::channel_mpmc::<Tokio>,
+                    ASYNC_LOCK => tasks::channel_mpmc::<AsyncLock>,
+                ),
+            ),
         },
         Case {
             name: "channel-2-threads",
@@ -108,12 +123,15 @@ pub const GROUP: Group = Group {
             name: "threshold",
             about: "512 outstanding, completed one a turn, and a coroutine that waits for 128 at a time; per completion; \
                     -each: it is woken for each; tokio: it waits for 128 permits of a semaphore",
-            method: on_one_core(AT_A_TIME, contestants!(
-                AIOCO => aioco::threshold,
-                AIOCO_EACH => aioco::wake_each,
-                TOKIO => tasks::threshold,
-                TOKIO_EACH => tasks::wake_each,
-            )),
+            method: on_one_core(
+                AT_A_TIME,
+                contestants!(
+                    AIOCO => aioco::threshold,
+                    AIOCO_EACH => aioco::wake_each,
+                    TOKIO => tasks::threshold,
+                    TOKIO_EACH => tasks::wake_each,
+                ),
+            ),
         },
     ],
 };

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::ops::DerefMut;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
 use ::aioco::sync::{Mutex, Semaphore, Threshold, channel};
-use ::aioco::{AioContext, JoinHandle, park, yield_now};
+use ::aioco::{AioContext, park, yield_now};
 
 use super::{AT_A_TIME, CAPACITY, COROUTINES, Contest, OUTSTANDING, PAIRS, PERMITS, apart, on_two_threads, timed};
 
@@ -16,19 +17,33 @@ fn context() -> AioContext {
     AioContext::new().expect("a context can be had")
 }
 
-/// Times the coroutines that `spawn` has spawned, until all have ended.
-fn run<T>(spawn: impl FnOnce(&AioContext) -> Vec<JoinHandle<T>> + Send) -> Duration {
+/// Times what `prepare` spawns, until all of it has ended.
+fn run(prepare: impl FnOnce(&Crew) + Send) -> Duration {
     apart(|| {
-        let context = context();
-        let all = spawn(&context);
+        let crew = Crew { context: context(), running: Arc::new(AtomicUsize::new(0)) };
+        prepare(&crew);
         timed(|| {
-            context.run_until(|| all.iter().all(JoinHandle::is_finished));
+            crew.context.run_until(|| crew.running.load(Ordering::Relaxed) == 0);
         })
     })
 }
 
-fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    context.spawn(f).expect("a stack can be had")
+/// A context that knows how many of its coroutines haven't ended.
+struct Crew {
+    context: AioContext,
+    running: Arc<AtomicUsize>,
+}
+
+impl Crew {
+    fn spawn(&self, f: impl FnOnce() + 'static) {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        let running = self.running.clone();
+        let f = move || {
+            f();
+            running.fetch_sub(1, Ordering::Relaxed);
+        };
+        self.context.spawn_local(f).expect("a stack can be had");
+    }
 }
 
 /// A mutex of either kind.
@@ -66,19 +81,18 @@ pub fn mutex_uncontended<M: RawLock>(times: u64) -> Duration {
 
 /// Coroutines that suspend with the lock held.
 pub fn mutex_64(times: u64) -> Duration {
-    run(|context| {
+    run(|crew| {
         let mutex = Arc::new(Mutex::new(0));
-        let one = || {
+        for _ in 0..COROUTINES {
             let mutex = mutex.clone();
-            spawn(context, move || {
+            crew.spawn(move || {
                 for _ in 0..times {
                     let mut counter = mutex.lock();
                     yield_now();
                     *counter += 1;
                 }
-            })
-        };
-        (0..COROUTINES).map(|_| one()).collect()
+            });
+        }
     })
 }
 
@@ -96,19 +110,18 @@ pub fn mutex_2_threads<M: RawLock>(times: u64) -> Duration {
 
 /// Coroutines that suspend with a permit.
 pub fn semaphore(times: u64) -> Duration {
-    run(|context| {
+    run(|crew| {
         let semaphore = Arc::new(Semaphore::new(PERMITS));
-        let one = || {
+        for _ in 0..COROUTINES {
             let semaphore = semaphore.clone();
-            spawn(context, move || {
+            crew.spawn(move || {
                 for _ in 0..times {
                     let permit = semaphore.acquire(1);
                     yield_now();
                     drop(permit);
                 }
-            })
-        };
-        (0..COROUTINES).map(|_| one()).collect()
+            });
+        }
     })
 }
 
@@ -123,18 +136,16 @@ pub fn channel_mpmc(times: u64) -> Duration {
 }
 
 fn messages(pairs: u64, times: u64) -> Duration {
-    run(|context| {
+    run(|crew| {
         let (sender, receiver) = channel(CAPACITY);
-        let sending = (0..pairs).map(|_| {
+        for _ in 0..pairs {
             let sender = sender.clone();
-            spawn(context, move || (0..times).for_each(|n| sender.send(n).expect("somebody receives")))
-        });
-        let mut all: Vec<_> = sending.collect();
-        all.extend((0..pairs).map(|_| {
+            crew.spawn(move || (0..times).for_each(|n| sender.send(n).expect("somebody receives")));
+        }
+        for _ in 0..pairs {
             let receiver = receiver.clone();
-            spawn(context, move || receiver.iter().for_each(drop))
-        }));
-        all
+            crew.spawn(move || receiver.iter().for_each(drop));
+        }
     })
 }
 
@@ -163,70 +174,60 @@ pub fn channel_2_threads(times: u64) -> Duration {
 
 /// A coroutine that completes, one at a time, what another keeps outstanding, which is woken when it has to be.
 pub fn threshold(times: u64) -> Duration {
-    completions(
-        times,
-        |completed, number| completed.wait(number),
-        |completed| completed.advance(1),
-        Rc::new(Threshold::new()),
-    )
+    completions(times, |completed, number| completed.wait(number), |completed| completed.advance(1), Threshold::new())
 }
 
 /// The same with a wake for each completion.
 pub fn wake_each(times: u64) -> Duration {
     struct Completions {
-        count: Cell<u64>,
-        waiter: Cell<Option<Waker>>,
+        count: AtomicU64,
+        waiter: OnceLock<Waker>,
     }
 
     completions(
         times,
         |completed, number| {
-            while completed.count.get() < number {
-                completed.waiter.set(Some(park::waker()));
+            completed.waiter.get_or_init(park::waker);
+            while completed.count.load(Ordering::Acquire) < number {
                 park::park();
             }
         },
         |completed| {
-            completed.count.set(completed.count.get() + 1);
-            if let Some(waiter) = completed.waiter.take() {
-                waiter.wake();
-            }
+            completed.count.fetch_add(1, Ordering::Release);
+            completed.waiter.get().expect("the waiter was the first to run").wake_by_ref();
         },
-        Rc::new(Completions { count: Cell::new(0), waiter: Cell::new(None) }),
+        Completions { count: AtomicU64::new(0), waiter: OnceLock::new() },
     )
 }
 
-fn completions<C: 'static>(
+fn completions<C: Send + Sync + 'static>(
     times: u64,
     wait: impl Fn(&C, u64) + Send + 'static,
     complete: impl Fn(&C) + Send + 'static,
-    completed: Rc<C>,
+    completed: C,
 ) -> Duration {
-    let context = context();
-    let outstanding = Rc::new(Cell::new(OUTSTANDING));
-    let total = times * AT_A_TIME;
-    let waiter = context.spawn_local({
-        let (completed, outstanding) = (completed.clone(), outstanding.clone());
-        move || {
-            for round in 1..=times {
-                wait(&completed, round * AT_A_TIME);
-                outstanding.set(outstanding.get() + AT_A_TIME);
+    run(|crew| {
+        let completed = Rc::new(completed);
+        let outstanding = Rc::new(Cell::new(OUTSTANDING));
+        crew.spawn({
+            let (completed, outstanding) = (completed.clone(), outstanding.clone());
+            move || {
+                for round in 1..=times {
+                    wait(&completed, round * AT_A_TIME);
+                    outstanding.set(outstanding.get() + AT_A_TIME);
+                }
             }
-        }
-    });
-    let completer = context.spawn_local(move || {
-        for _ in 0..total {
-            while outstanding.get() == 0 {
+        });
+        crew.spawn(move || {
+            for _ in 0..times * AT_A_TIME {
+                while outstanding.get() == 0 {
+                    yield_now();
+                }
+                outstanding.set(outstanding.get() - 1);
+                complete(&completed);
+                // The next one completes in another turn of the loop.
                 yield_now();
             }
-            outstanding.set(outstanding.get() - 1);
-            complete(&completed);
-            // The next one completes in another turn of the loop.
-            yield_now();
-        }
-    });
-    let all = [waiter, completer].map(|handle| handle.expect("a stack can be had"));
-    timed(|| {
-        context.run_until(|| all.iter().all(JoinHandle::is_finished));
+        });
     })
 }

@@ -103,7 +103,7 @@ impl Locks for AsyncLock {
 
 /// A runtime whose workers, if it has any, may run on all cores.
 fn runtime<S: Scheduler>() -> Runtime {
-    S::builder().on_thread_start(measure::unpin).build().expect("a runtime can be had")
+    S::builder().on_thread_start(measure::unpin).enable_all().build().expect("a runtime can be had")
 }
 
 /// Times the tasks that `spawn` spawns, until all have ended.
@@ -299,4 +299,3 @@ fn completions(
     };
     run::<CurrentThread>(|| vec![task::spawn(waiter), task::spawn(completer)])
 }
-

@@ -1,0 +1,94 @@
+//! A lock for a few loads and stores.
+//!
+//! It costs one read-modify-write: locking it. Unlocking is a plain store, since nobody has registered to be woken. In
+//! return, whoever finds it locked waits awake; should that take long, the holder has been preempted, and the waiter gives
+//! up the processor, at last for so long that a holder of lower priority runs as well.
+//!
+//! It may be held over nothing that takes longer than the above: no system call, no code of users, no suspension.
+//!
+//! # Safety
+//!
+//! Whoever has set `locked` from false to true has the value, until it stores false.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::hint;
+use std::ops::{Deref, DerefMut};
+use std::thread;
+use std::time::Duration;
+
+use super::atomic::{AtomicBool, Ordering};
+
+/// A value behind a lock that is held for a moment.
+#[derive(Debug)]
+pub(crate) struct ShortLock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value goes from holder to holder, one at a time.
+unsafe impl<T: Send> Send for ShortLock<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for ShortLock<T> {}
+
+impl<T> ShortLock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> ShortGuard<'_, T> {
+        // Acquire: pairs with the Release of the guard's drop. Not a compare-exchange: who finds it locked changes
+        // nothing.
+        if self.locked.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        ShortGuard { lock: self }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut tries = 0;
+        // Acquire: as above.
+        while self.locked.load(Ordering::Relaxed) || self.locked.swap(true, Ordering::Acquire) {
+            match tries {
+                0..100 => hint::spin_loop(),
+                100..200 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(50)),
+            }
+            tries += 1;
+        }
+    }
+}
+
+/// The value of a [`ShortLock`], until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ShortGuard<'a, T> {
+    lock: &'a ShortLock<T>,
+}
+
+impl<T> Deref for ShortGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard's owner has locked it.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for ShortGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard's owner has locked it, and the guard is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for ShortGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire of `lock`.
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
