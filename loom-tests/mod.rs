@@ -14,6 +14,11 @@
 //! | [`bottom_half`] | `aio::bh_state::BhState` and `PushStack` | each schedule leads to a run that sees what came before it, and wakes a loop that sleeps over a cancelled one; it is queued once at a time |
 //! | [`oneshot`] | `task::oneshot` | one value is received once, or dropped; a receiver that waits is woken and finds it; the last end frees what they share |
 //! | [`notify`] | `aio::notify::Notify` | a loop never sleeps on work; a loop that ends leaves none behind |
+//! | [`short_lock`] | `primitive::ShortLock` | holders exclude one another, and see what the ones before did |
+//! | [`mutex`], [`rwlock`], [`semaphore`] | `sync::raw::gate::Gate` and its rules | nobody is in who may not be, nobody waits who could be in; also when waiters give up or are unwound |
+//! | [`wait_queue`] | `sync::raw::wait_queue` | no wake is missed; one wakes one; it is handed on |
+//! | [`threshold`] | `sync::raw::threshold` | no advance is missed, and what came before it is visible |
+//! | [`channel`] | `sync::raw::channel` | each message arrives once and in order, or is given back; all are told of the end |
 //!
 //! Each is true of every execution with up to three threads (and the one that starts them), each of which does a few
 //! steps, and with as many preemptions as `ci/loom.sh` allows. The memory model is C11's, stale values included, as
@@ -58,13 +63,20 @@ macro_rules! models {
 }
 
 mod bottom_half;
+mod channel;
 mod coroutine;
+mod mutex;
 mod notify;
 mod oneshot;
 mod pool;
 mod push_stack;
 mod race;
+mod rwlock;
+mod semaphore;
+mod short_lock;
 mod state;
+mod threshold;
+mod wait_queue;
 mod wake_queue;
 
 use std::collections::BTreeSet;

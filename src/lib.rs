@@ -89,9 +89,16 @@ mod coroutine {
     pub(crate) mod state;
 }
 #[cfg(all(test, loom))]
+mod sync {
+    pub(crate) mod raw;
+}
+#[cfg(all(test, loom))]
 mod task {
     pub(crate) mod oneshot;
 }
 #[cfg(all(test, loom))]
 #[path = "../loom-tests/mod.rs"]
 mod loom_tests;
+#[cfg(all(test, loom))]
+#[path = "../loom-tests/park.rs"]
+mod park;

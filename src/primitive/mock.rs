@@ -6,7 +6,7 @@ pub(crate) use loom::sync::atomic;
 use atomic::{AtomicU64, Ordering};
 use loom::sync::MutexGuard;
 
-/// The lock of a moment, by loom's mutex: what it is made of is not what the models are about.
+/// The lock of a moment, by loom's mutex: what it is made of has a model of its own.
 pub(crate) type ShortLock<T> = Mutex<T>;
 
 /// parking_lot's mutex, by loom's.

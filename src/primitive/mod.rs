@@ -12,8 +12,7 @@ mod imp;
 mod imp;
 
 pub(crate) mod mutant;
-#[cfg(not(all(test, loom)))]
-mod short_lock;
+pub(crate) mod short_lock;
 #[cfg(not(all(test, loom)))]
 pub(crate) mod tls;
 

@@ -8,16 +8,15 @@
 //!
 //! # Safety
 //!
-//! Whoever has set `locked` from false to true has the value, until it stores false.
+//! Whoever has set `locked` from false to true has the value, until it stores false. Checked by the model `short_lock`.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
-use std::hint;
 use std::ops::{Deref, DerefMut};
-use std::thread;
-use std::time::Duration;
 
+use super::UnsafeCell;
 use super::atomic::{AtomicBool, Ordering};
+use super::const_unless_model;
+use super::mutant::ordering;
 
 /// A value behind a lock that is held for a moment.
 #[derive(Debug)]
@@ -32,15 +31,17 @@ unsafe impl<T: Send> Send for ShortLock<T> {}
 unsafe impl<T: Send> Sync for ShortLock<T> {}
 
 impl<T> ShortLock<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    const_unless_model! {
+        pub(crate) fn new(value: T) -> Self {
+            Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        }
     }
 
     #[inline(always)]
     pub(crate) fn lock(&self) -> ShortGuard<'_, T> {
         // Acquire: pairs with the Release of the guard's drop. Not a compare-exchange: who finds it locked changes
         // nothing.
-        if self.locked.swap(true, Ordering::Acquire) {
+        if self.locked.swap(true, ordering!(Acquire, "short_lock_not_acquired" => Relaxed)) {
             self.wait();
         }
         ShortGuard { lock: self }
@@ -51,14 +52,27 @@ impl<T> ShortLock<T> {
         let mut tries = 0;
         // Acquire: as above.
         while self.locked.load(Ordering::Relaxed) || self.locked.swap(true, Ordering::Acquire) {
-            match tries {
-                0..100 => hint::spin_loop(),
-                100..200 => thread::yield_now(),
-                _ => thread::sleep(Duration::from_micros(50)),
-            }
+            pause(tries);
             tries += 1;
         }
     }
+}
+
+#[cfg(not(all(test, loom)))]
+fn pause(tries: u32) {
+    use std::time::Duration;
+    use std::{hint, thread};
+
+    match tries {
+        0..100 => hint::spin_loop(),
+        100..200 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(50)),
+    }
+}
+
+#[cfg(all(test, loom))]
+fn pause(_: u32) {
+    loom::thread::yield_now();
 }
 
 /// The value of a [`ShortLock`], until this is dropped.
@@ -73,7 +87,7 @@ impl<T> Deref for ShortGuard<'_, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the guard's owner has locked it.
-        unsafe { &*self.lock.value.get() }
+        self.lock.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -81,7 +95,7 @@ impl<T> DerefMut for ShortGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard's owner has locked it, and the guard is borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
@@ -89,6 +103,6 @@ impl<T> Drop for ShortGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: pairs with the Acquire of `lock`.
-        self.lock.locked.store(false, Ordering::Release);
+        self.lock.locked.store(false, ordering!(Release, "short_lock_not_released" => Relaxed));
     }
 }

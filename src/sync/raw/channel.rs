@@ -115,7 +115,7 @@ impl<T> State<T> {
 
     /// Lets the first sender that waits have the room that there is. Returns whom to wake.
     fn admit_sender(&mut self) -> Option<Waker> {
-        if self.buffer.len() >= self.capacity && !mutant!("admit_into_full_buffer") {
+        if self.buffer.len() >= self.capacity || mutant!("sender_is_not_admitted") {
             return None;
         }
         // SAFETY: it waits, and we hold the lock.
@@ -147,7 +147,7 @@ impl<T> RawChannel<T> {
         if state.is_closed {
             return Err((message, Refusal::Closed));
         }
-        if state.buffer.len() < state.capacity {
+        if state.buffer.len() < state.capacity || mutant!("admit_into_full_buffer") {
             let waker = state.deliver(message, VecDeque::push_back);
             drop(state);
             if let Some(waker) = waker {
@@ -213,6 +213,9 @@ impl<T> RawChannel<T> {
         if mem::replace(&mut self.state.lock().is_closed, true) {
             return false;
         }
+        if mutant!("close_tells_nobody") {
+            return true;
+        }
         // Nobody joins any more.
         wake_each(|| {
             let mut state = self.state.lock();
@@ -261,7 +264,9 @@ impl<T> Queue<Slot<T>> for Receivers<'_, T> {
 
     fn hand_on(&self, waiter: &Waiter<Slot<T>>, _: Turn) {
         // SAFETY: it has had its turn: the slot is the waiter's, which is the caller.
-        if let Some(message) = unsafe { waiter.payload.take() } {
+        if let Some(message) = unsafe { waiter.payload.take() }
+            && !mutant!("message_is_not_handed_on")
+        {
             let waker = self.0.state.lock().deliver(message, VecDeque::push_front);
             if let Some(waker) = waker {
                 waker.wake();

@@ -26,9 +26,11 @@
 //! # Ordering
 //!
 //! What was done by whoever left is visible to whoever enters in the room that it made: leaving is a Release of the
-//! word, entering an Acquire. Under the lock the word is loaded with Acquire and stored with Release, so that a plain
-//! store there passes on what earlier leavers released (it ends their release sequences). A waiter that is let in has it
-//! by the lock and by `turn`. Checked by the models `mutex`, `rwlock` and `semaphore` of `loom-tests/`.
+//! word, entering an Acquire. All changes without the lock are read-modify-writes, so releases add up. Under the lock it
+//! is like this: whoever sets `QUEUED` acquires what was released until then, by a read-modify-write; what is released
+//! while it is set, and what is done by those who change the word meanwhile by plain loads and stores, is passed on by
+//! the lock; and whoever clears it releases all of that once more. A waiter that is let in has it by the lock and by
+//! `turn`. Checked by the models `mutex`, `rwlock` and `semaphore` of `loom-tests/`.
 #![allow(unsafe_code)] // # Safety: a waiter that joins stays in its frame until `Waiting` has taken it out.
 
 use std::fmt;
@@ -36,10 +38,11 @@ use std::marker::PhantomData;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::holder::Name;
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
 use crate::park::Runner;
-use crate::primitive::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::primitive::atomic::{AtomicUsize, Ordering};
 use crate::primitive::mutant::{mutant, ordering};
 use crate::primitive::{ShortLock, const_unless_model};
 
@@ -58,8 +61,8 @@ pub(crate) trait Rule {
 /// A word and a queue.
 pub(crate) struct Gate<R> {
     word: AtomicUsize,
-    /// A hint for those who think of waiting awake: who has been let in and hasn't noticed yet, as a word.
-    let_in: AtomicU64,
+    /// A hint for those who think of waiting awake: who has been let in and hasn't noticed yet.
+    let_in: Name,
     waiters: ShortLock<WaitList<Entrant>>,
     rule: PhantomData<fn() -> R>,
 }
@@ -91,7 +94,7 @@ impl<R: Rule> Gate<R> {
         pub(super) fn new(word: usize) -> Self {
             Self {
                 word: AtomicUsize::new(word),
-                let_in: AtomicU64::new(0),
+                let_in: Name::new(),
                 waiters: ShortLock::new(WaitList::new()),
                 rule: PhantomData,
             }
@@ -105,8 +108,7 @@ impl<R: Rule> Gate<R> {
 
     /// Who has been let in and hasn't noticed yet. A hint.
     pub(super) fn let_in(&self) -> Option<Runner> {
-        // SAFETY: 0, or what `give_next` wrote.
-        unsafe { Runner::from_word(self.let_in.load(Ordering::Relaxed)) }
+        self.let_in.get()
     }
 
     /// Enters by turning one word into another, if it is that. For rules whose free word is known.
@@ -136,7 +138,8 @@ impl<R: Rule> Gate<R> {
     #[inline]
     pub(super) fn try_exchange(&self, have: usize, need: usize) -> bool {
         // Acquire and Release: it leaves and enters.
-        self.update(Ordering::AcqRel, |word| R::enter(R::leave(word, have), need))
+        let order = ordering!(AcqRel, "exchange_not_acquired" => Release, "exchange_not_released" => Acquire);
+        self.update(order, |word| R::enter(R::leave(word, have), need))
     }
 
     /// Gives back what the caller has taken, and lets those in who fit then.
@@ -183,7 +186,7 @@ impl<R: Rule> Gate<R> {
         let waiting = Waiting::new(self, &waiter);
         let entered = waiting.wait(deadline);
         waiting.use_turn();
-        self.let_in.store(0, Ordering::Relaxed);
+        self.let_in.clear();
         entered
     }
 
@@ -230,7 +233,7 @@ impl<R: Rule> Gate<R> {
             }
             // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
             unsafe { list.push_back(&waiter) };
-            self.give_next(&mut list)
+            if mutant!("exchange_lets_nobody_in") { None } else { self.give_next(&mut list) }
         };
         let waiting = Waiting::new(self, &waiter);
         self.wake_and_go_on(given);
@@ -255,14 +258,13 @@ impl<R: Rule> Gate<R> {
 
     /// Under the lock: changes the word.
     fn change(&self, change: impl Fn(usize) -> usize) {
-        // Acquire and Release: see the module's remarks on ordering.
-        let mut word = self.word.load(ordering!(Acquire, "change_not_acquired" => Relaxed));
+        let mut word = self.word.load(Ordering::Relaxed);
         loop {
             if word & QUEUED != 0 {
-                let next = change(word & !QUEUED) | QUEUED;
-                return self.word.store(next, ordering!(Release, "change_not_released" => Relaxed));
+                return self.word.store(change(word & !QUEUED) | QUEUED, Ordering::Relaxed);
             }
-            match self.word.compare_exchange_weak(word, change(word), Ordering::AcqRel, Ordering::Acquire) {
+            // Acquire and Release: it leaves, and may enter.
+            match self.word.compare_exchange_weak(word, change(word), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => word = now,
             }
@@ -271,15 +273,15 @@ impl<R: Rule> Gate<R> {
 
     /// Under the lock: lets in the first in the queue if there is room. Keeps rule 1.
     fn give_next(&self, list: &mut WaitList<Entrant>) -> Option<Given> {
-        // Acquire, and Release below: see the module's remarks on ordering.
-        let word = self.word.load(ordering!(Acquire, "give_not_acquired" => Relaxed)) & !QUEUED;
+        let word = self.word.load(Ordering::Relaxed) & !QUEUED;
         let first = &list.front()?.payload;
         let next = R::enter(word, first.need)?;
-        self.let_in.store(first.runner.to_word(), Ordering::Relaxed);
+        self.let_in.set(first.runner);
         let waker = list.give_front(Turn::Own)?;
         let fits = |waiter: &Waiter<Entrant>| R::enter(next, waiter.payload.need).is_some();
         let more = list.front().is_some_and(fits);
         let queued = if list.is_empty() { 0 } else { QUEUED };
+        // Release: pairs with the Acquires of those who enter, if this clears `QUEUED`.
         self.word.store(next | queued, ordering!(Release, "give_not_released" => Relaxed));
         Some(Given { waker, more })
     }
@@ -304,9 +306,9 @@ impl<R: Rule> Queue<Entrant> for Gate<R> {
                 return false;
             }
             if list.is_empty() {
-                // Release and Acquire: see the module's remarks on ordering.
-                let word = self.word.load(Ordering::Acquire);
-                self.word.store(word & !QUEUED, Ordering::Release);
+                let word = self.word.load(Ordering::Relaxed);
+                // Release: as in `give_next`.
+                self.word.store(word & !QUEUED, ordering!(Release, "withdraw_not_released" => Relaxed));
             }
             if mutant!("withdrawn_waiter_lets_nobody_in") { None } else { self.give_next(&mut list) }
         };

@@ -5,7 +5,8 @@
 //! where a recursive lock is as hard to find as anywhere else.
 //!
 //! Nobody but the holder itself can rely on them, and that is enough: a runner that finds its own name here has written
-//! it, and would have cleared it had it unlocked since. A guard may be given to another coroutine of the thread (as
+//! it, and would have cleared it had it unlocked since. (A name that was another one's before is handed over through the
+//! pool, or the list of threads, and with it the knowledge of what the other one cleared.) A guard may be given to another coroutine of the thread (as
 //! [`timeout`](crate::aio::timeout) does with the result of its closure); until the unlock, the one that locked still
 //! counts as the holder.
 //!
@@ -25,9 +26,41 @@ use crate::primitive::const_unless_model;
 /// Where a lock was taken.
 pub(crate) type Site = &'static Location<'static>;
 
+/// Room for the name of a runner. In a model nobody has one: what locks do with names is no part of a protocol.
+pub(super) struct Name(AtomicU64);
+
+impl Name {
+    const_unless_model! {
+        /// Nobody's.
+        pub(super) fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn set(&self, runner: Runner) {
+        if cfg!(not(all(test, loom))) {
+            self.0.store(runner.to_word(), Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn clear(&self) {
+        if cfg!(not(all(test, loom))) {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self) -> Option<Runner> {
+        let word = if cfg!(not(all(test, loom))) { self.0.load(Ordering::Relaxed) } else { 0 };
+        // SAFETY: only `set` and `clear` write it.
+        unsafe { Runner::from_word(word) }
+    }
+}
+
 /// The holder of a lock that has one at a time.
 pub(super) struct Holder {
-    runner: AtomicU64,
+    runner: Name,
     site: AtomicPtr<Location<'static>>,
 }
 
@@ -35,27 +68,26 @@ impl Holder {
     const_unless_model! {
         /// Nobody.
         pub(super) fn new() -> Self {
-            Self { runner: AtomicU64::new(0), site: AtomicPtr::new(ptr::null_mut()) }
+            Self { runner: Name::new(), site: AtomicPtr::new(ptr::null_mut()) }
         }
     }
 
     /// The caller has taken the lock.
     #[inline(always)]
     pub(super) fn set(&self, site: Site) {
-        self.runner.store(Runner::current().to_word(), Ordering::Relaxed);
+        self.runner.set(Runner::current());
         self.site.store(ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
     }
 
     /// The caller is about to give the lock back.
     #[inline(always)]
     pub(super) fn clear(&self) {
-        self.runner.store(0, Ordering::Relaxed);
+        self.runner.clear();
     }
 
     /// Who it is; nobody in the moment after the lock has been taken, and before it is given back.
     pub(super) fn runner(&self) -> Option<Runner> {
-        // SAFETY: only `set` and `clear` write it.
-        unsafe { Runner::from_word(self.runner.load(Ordering::Relaxed)) }
+        self.runner.get()
     }
 
     /// Where the lock was taken the last time.

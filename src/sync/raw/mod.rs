@@ -6,14 +6,14 @@
 //! - [`wait_queue`], [`threshold`] and [`channel`], on the list itself.
 //! - [`holder`] and [`readers`] know who holds what, to report a coroutine that waits for itself.
 
-pub(super) mod channel;
+pub(crate) mod channel;
 pub(crate) mod gate;
-pub(super) mod holder;
-pub(super) mod mutex;
+pub(crate) mod holder;
+pub(crate) mod mutex;
 mod readers;
-pub(super) mod rwlock;
-pub(super) mod semaphore;
-pub(super) mod threshold;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;
+pub(crate) mod threshold;
 mod wait;
-pub(super) mod wait_list;
-pub(super) mod wait_queue;
+pub(crate) mod wait_list;
+pub(crate) mod wait_queue;

@@ -49,7 +49,7 @@ impl RawThreshold {
     #[inline]
     pub(crate) fn count(&self) -> u64 {
         // Acquire: pairs with the Release of `advance`.
-        self.word.load(Ordering::Acquire) >> COUNT_SHIFT
+        self.word.load(ordering!(Acquire, "count_not_acquired" => Relaxed)) >> COUNT_SHIFT
     }
 
     /// Adds to the count, and wakes those whose number it has reached.
@@ -78,11 +78,20 @@ impl RawThreshold {
 
     /// Under the lock, after waiters have gone.
     fn update_lowest(&self, list: &WaitList<u64>) {
+        if mutant!("lowest_is_not_raised") {
+            return;
+        }
         match list.front() {
             Some(first) => self.lowest.store(first.payload, Ordering::Relaxed),
             // Relaxed: nobody learns anything from it. The count's release sequence goes on.
             None => _ = self.word.fetch_and(!WAITED, Ordering::Relaxed),
         }
+    }
+
+    /// Whether an advance would be one read-modify-write.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & WAITED == 0
     }
 
     /// Waits until the count has reached `number`. Returns whether it has; not if the deadline passed first.
@@ -97,8 +106,12 @@ impl RawThreshold {
         let waiter = Waiter::new(number);
         let is_due = self.join(&waiter);
         let waiting = Waiting::new(self, &waiter);
-        let reached = is_due || waiting.wait(deadline);
-        drop(waiting);
+        if is_due {
+            waiting.leave();
+            return true;
+        }
+        let reached = waiting.wait(deadline);
+        waiting.use_turn();
         reached
     }
 

@@ -44,11 +44,32 @@ impl<'a, P, Q: Queue<P>> Waiting<'a, P, Q> {
             if self.waiter.turn().is_some() {
                 return true;
             }
+            // A model can't unwind: the count of panics is that of the thread on which its threads run.
+            #[cfg(all(test, loom))]
+            if park::is_cancelled() {
+                self.withdraw();
+                return false;
+            }
             match deadline {
                 None => park::park(),
                 Some(deadline) if Instant::now() < deadline => park::park_until(deadline),
-                Some(_) => return !self.queue.withdraw(self.waiter),
+                Some(_) => return !self.queue.withdraw(self.waiter) && !mutant!("late_turn_is_lost"),
             }
+        }
+    }
+
+    /// Leaves the queue, and hands on the turn if there was one.
+    pub(super) fn leave(self) {
+        self.withdraw();
+        mem::forget(self);
+    }
+
+    fn withdraw(&self) {
+        if !self.queue.withdraw(self.waiter)
+            && let Some(turn) = self.waiter.turn()
+            && !mutant!("unwound_waiter_keeps_its_turn")
+        {
+            self.queue.hand_on(self.waiter, turn);
         }
     }
 
@@ -60,11 +81,9 @@ impl<'a, P, Q: Queue<P>> Waiting<'a, P, Q> {
 
 impl<P, Q: Queue<P>> Drop for Waiting<'_, P, Q> {
     fn drop(&mut self) {
-        if !self.queue.withdraw(self.waiter)
-            && let Some(turn) = self.waiter.turn()
-            && !mutant!("unwound_waiter_keeps_its_turn")
-        {
-            self.queue.hand_on(self.waiter, turn);
+        // A model is only unwound when it has failed.
+        if cfg!(not(all(test, loom))) {
+            self.withdraw();
         }
     }
 }

@@ -50,19 +50,16 @@ impl RawWaitQueue {
         after: impl FnOnce(bool) -> T,
     ) -> T {
         let waiter = Waiter::new(());
-        {
-            let mut list = self.waiters.lock();
-            // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
-            unsafe {
-                match end {
-                    End::Front => list.push_front(&waiter),
-                    End::Back => list.push_back(&waiter),
-                }
-            }
-        }
-        let waiting = Waiting::new(self, &waiter);
-        if !before() {
-            drop(waiting);
+        // SAFETY: the waiter stays in this frame until `waiting` has taken it out.
+        let join = || unsafe { self.join(end, &waiter) };
+        let (waiting, go_on) = if mutant!("look_before_joining") {
+            let go_on = before();
+            (join(), go_on)
+        } else {
+            (join(), before())
+        };
+        if !go_on {
+            waiting.leave();
             return after(false);
         }
         let woken = waiting.wait(deadline);
@@ -72,8 +69,26 @@ impl RawWaitQueue {
         result
     }
 
+    /// # Safety
+    ///
+    /// The waiter stays where it is until what is returned has taken it out.
+    unsafe fn join<'a>(&'a self, end: End, waiter: &'a Waiter<()>) -> Waiting<'a, (), Self> {
+        let mut list = self.waiters.lock();
+        // SAFETY: contract.
+        unsafe {
+            match end {
+                End::Front => list.push_front(waiter),
+                End::Back => list.push_back(waiter),
+            }
+        }
+        Waiting::new(self, waiter)
+    }
+
     /// Wakes the first one. Returns whether there was one.
     pub(crate) fn wake_one(&self) -> bool {
+        if mutant!("wake_two") {
+            self.wake_all();
+        }
         let waker = self.waiters.lock().give_front(Turn::Own);
         waker.map(|waker| waker.wake()).is_some()
     }
