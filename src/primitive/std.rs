@@ -4,7 +4,7 @@ pub(crate) use super::short_lock::ShortLock;
 pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::atomic;
 
-use atomic::{AtomicU64, Ordering};
+use atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// [`std::cell::UnsafeCell`], accessed through closures as loom's is.
 #[derive(Debug)]
@@ -32,14 +32,33 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A Relaxed store to an atomic that other threads change by read-modify-writes. (See the model's twin.)
+/// A store, Relaxed or as asked for, to an atomic that other threads change by read-modify-writes. (See the model's twin.)
 pub(crate) trait Overwrite<T> {
     fn overwrite(&self, value: T);
+
+    fn overwrite_as(&self, value: T, order: Ordering);
+}
+
+impl Overwrite<bool> for AtomicBool {
+    #[inline(always)]
+    fn overwrite(&self, value: bool) {
+        self.overwrite_as(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn overwrite_as(&self, value: bool, order: Ordering) {
+        self.store(value, order);
+    }
 }
 
 impl Overwrite<u64> for AtomicU64 {
     #[inline(always)]
     fn overwrite(&self, value: u64) {
-        self.store(value, Ordering::Relaxed);
+        self.overwrite_as(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn overwrite_as(&self, value: u64, order: Ordering) {
+        self.store(value, order);
     }
 }
