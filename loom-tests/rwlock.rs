@@ -9,7 +9,7 @@ use loom::sync::{Condvar, Mutex};
 use super::race;
 use crate::park;
 use crate::primitive::UnsafeCell;
-use crate::sync::raw::rwlock::RawRwLock;
+use crate::sync::raw::rwlock::{RawRwLock, Ticket};
 
 models! {
     writers_exclude_readers catches
@@ -45,10 +45,14 @@ impl Data {
         self.value.with_mut(|value| unsafe { *value += more });
     }
 
+    fn take_for_reading(&self) -> Ticket {
+        self.lock.read(None, Location::caller()).expect("there is no deadline")
+    }
+
     fn read(&self) -> u32 {
-        self.lock.read(None, Location::caller());
+        let ticket = self.take_for_reading();
         let value = self.get();
-        self.lock.unlock_read();
+        self.lock.unlock_read(ticket);
         value
     }
 
@@ -81,7 +85,7 @@ fn readers_are_let_in_together() {
     let data = Data::new();
     data.lock.write(None, Location::caller());
     let meet = |data: &Data| {
-        data.lock.read(None, Location::caller());
+        let ticket = data.take_for_reading();
         let mut inside = data.inside.lock().unwrap();
         *inside += 1;
         data.more.notify_one();
@@ -89,7 +93,7 @@ fn readers_are_let_in_together() {
             inside = data.more.wait(inside).unwrap();
         }
         drop(inside);
-        data.lock.unlock_read();
+        data.lock.unlock_read(ticket);
     };
 
     race::three(&data, meet, meet, |data| {
@@ -103,7 +107,7 @@ fn readers_are_let_in_together() {
 /// Readers behind a writer that gives up don't have to wait any more, though another reader is in.
 fn a_writer_that_gives_up_is_in_nobodys_way() {
     let data = Data::new();
-    data.lock.read(None, Location::caller());
+    let ticket = data.take_for_reading();
 
     let (written, _) = race::two(
         &data,
@@ -115,10 +119,10 @@ fn a_writer_that_gives_up_is_in_nobodys_way() {
             }
             written
         },
-        |data| {
+        move |data| {
             // The reader that is in leaves only when this one has been in.
             data.read();
-            data.lock.unlock_read();
+            data.lock.unlock_read(ticket);
         },
     );
 
@@ -130,9 +134,9 @@ fn a_reader_becomes_the_writer() {
     let data = Data::new();
 
     race::two(&data, Data::write, |data| {
-        data.lock.read(None, Location::caller());
+        let ticket = data.take_for_reading();
         let before = data.get();
-        data.lock.upgrade(None, Location::caller());
+        data.lock.upgrade(ticket, None, Location::caller());
         assert!(data.get() >= before);
         data.add(1);
         data.lock.unlock_write();
@@ -151,12 +155,12 @@ fn the_last_reader_becomes_the_writer() {
             data.read();
         },
         |data| {
-            data.lock.read(None, Location::caller());
-            if data.lock.try_upgrade(Location::caller()) {
+            let ticket = data.take_for_reading();
+            if data.lock.try_upgrade(ticket, Location::caller()) {
                 data.add(1);
                 data.lock.unlock_write();
             } else {
-                data.lock.unlock_read();
+                data.lock.unlock_read(ticket);
             }
         },
     );
@@ -174,9 +178,9 @@ fn a_writer_becomes_a_reader() {
             data.lock.write(None, Location::caller());
             data.add(1);
             let own = data.get();
-            data.lock.downgrade(Location::caller());
+            let ticket = data.lock.downgrade(Location::caller());
             assert_eq!(data.get(), own);
-            data.lock.unlock_read();
+            data.lock.unlock_read(ticket);
         },
         Data::write,
         |data| {

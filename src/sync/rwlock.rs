@@ -10,7 +10,8 @@ use std::panic::Location;
 use std::time::{Duration, Instant};
 
 use super::deadline_after;
-use super::raw::rwlock::RawRwLock;
+use super::raw::holder::Site;
+use super::raw::rwlock::{RawRwLock, Ticket};
 
 /// A read-write lock for coroutines of any context and for plain threads. It may be held while the holder is suspended.
 ///
@@ -68,15 +69,14 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.raw.read(None, Location::caller());
-        self.read_guard()
+        self.read_at_most(None, Location::caller()).expect("there is no deadline")
     }
 
     /// Takes the lock for reading if nobody has it for writing and nobody waits.
     #[inline]
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        self.raw.try_read(Location::caller()).then(|| self.read_guard())
+        self.raw.try_read(Location::caller()).map(|ticket| self.read_guard(ticket))
     }
 
     /// As [`read`](Self::read), waiting at most until `deadline`.
@@ -87,7 +87,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn try_read_until(&self, deadline: Instant) -> Option<RwLockReadGuard<'_, T>> {
-        self.raw.read(Some(deadline), Location::caller()).then(|| self.read_guard())
+        self.read_at_most(Some(deadline), Location::caller())
     }
 
     /// As [`read`](Self::read), waiting for at most `duration`.
@@ -98,7 +98,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn try_read_for(&self, duration: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        self.raw.read(deadline_after(duration), Location::caller()).then(|| self.read_guard())
+        self.read_at_most(deadline_after(duration), Location::caller())
     }
 
     /// Takes the lock for writing, waiting for it if need be.
@@ -152,8 +152,13 @@ impl<T: ?Sized> RwLock<T> {
         self.raw.is_locked()
     }
 
-    fn read_guard(&self) -> RwLockReadGuard<'_, T> {
-        RwLockReadGuard { lock: self, marker: PhantomData }
+    #[inline]
+    fn read_at_most(&self, deadline: Option<Instant>, site: Site) -> Option<RwLockReadGuard<'_, T>> {
+        self.raw.read(deadline, site).map(|ticket| self.read_guard(ticket))
+    }
+
+    fn read_guard(&self, ticket: Ticket) -> RwLockReadGuard<'_, T> {
+        RwLockReadGuard { lock: self, ticket, marker: PhantomData }
     }
 
     fn write_guard(&self) -> RwLockWriteGuard<'_, T> {
@@ -194,6 +199,7 @@ impl<T> From<T> for RwLock<T> {
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
+    ticket: Ticket,
     /// Not `Send`.
     marker: PhantomData<*mut ()>,
 }
@@ -218,9 +224,8 @@ impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
     /// As [`park`](crate::park::park()), if it has to wait.
     #[track_caller]
     pub fn upgrade(guard: Self) -> RwLockWriteGuard<'a, T> {
-        let lock = guard.lock;
-        mem::forget(guard);
-        lock.raw.upgrade(None, Location::caller());
+        let (lock, ticket) = guard.into_parts();
+        lock.raw.upgrade(ticket, None, Location::caller());
         lock.write_guard()
     }
 
@@ -231,9 +236,8 @@ impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
     /// As [`upgrade`](Self::upgrade).
     #[track_caller]
     pub fn upgrade_until(guard: Self, deadline: Instant) -> Option<RwLockWriteGuard<'a, T>> {
-        let lock = guard.lock;
-        mem::forget(guard);
-        lock.raw.upgrade(Some(deadline), Location::caller()).then(|| lock.write_guard())
+        let (lock, ticket) = guard.into_parts();
+        lock.raw.upgrade(ticket, Some(deadline), Location::caller()).then(|| lock.write_guard())
     }
 
     /// Becomes the writer if this is the only reader and nobody waits: then nobody was there in between.
@@ -243,12 +247,18 @@ impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
     /// The guard itself, if there are other readers, or waiters.
     #[track_caller]
     pub fn try_upgrade(guard: Self) -> Result<RwLockWriteGuard<'a, T>, Self> {
-        if !guard.lock.raw.try_upgrade(Location::caller()) {
+        if !guard.lock.raw.try_upgrade(guard.ticket, Location::caller()) {
             return Err(guard);
         }
-        let lock = guard.lock;
-        mem::forget(guard);
+        let (lock, _) = guard.into_parts();
         Ok(lock.write_guard())
+    }
+
+    /// Without giving it back.
+    fn into_parts(self) -> (&'a RwLock<T>, Ticket) {
+        let parts = (self.lock, self.ticket);
+        mem::forget(self);
+        parts
     }
 }
 
@@ -265,7 +275,7 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
 impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.raw.unlock_read();
+        self.lock.raw.unlock_read(self.ticket);
     }
 }
 
@@ -304,8 +314,8 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     pub fn downgrade(guard: Self) -> RwLockReadGuard<'a, T> {
         let lock = guard.lock;
         mem::forget(guard);
-        lock.raw.downgrade(Location::caller());
-        lock.read_guard()
+        let ticket = lock.raw.downgrade(Location::caller());
+        lock.read_guard(ticket)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::gate::{Gate, Rule};
 use super::holder::{Holder, Site};
 use super::readers::Readers;
+pub(crate) use super::readers::Ticket;
 use crate::primitive::const_unless_model;
 
 /// What a writer takes, and the word while one is in.
@@ -46,29 +47,22 @@ impl RawRwLock {
         }
     }
 
-    /// Takes it for reading. Returns whether it has; not if the deadline passed first.
+    /// Takes it for reading. Returns what it takes to give it back; nothing if the deadline passed first.
     ///
     /// # Panics
     ///
     /// - As [`park`](crate::park::park()).
     /// - If the caller has it for writing; in debug builds also if it has it for reading and would have to wait.
     #[inline]
-    pub(crate) fn read(&self, deadline: Option<Instant>, site: Site) -> bool {
+    pub(crate) fn read(&self, deadline: Option<Instant>, site: Site) -> Option<Ticket> {
         let entered = self.gate.try_enter(READER) || self.enter_slow(READER, deadline, site);
-        if entered {
-            self.readers.add(site);
-        }
-        entered
+        entered.then(|| self.readers.add(site))
     }
 
     /// Takes it for reading if nobody has it for writing or waits.
     #[inline]
-    pub(crate) fn try_read(&self, site: Site) -> bool {
-        let entered = self.gate.try_enter(READER);
-        if entered {
-            self.readers.add(site);
-        }
-        entered
+    pub(crate) fn try_read(&self, site: Site) -> Option<Ticket> {
+        self.gate.try_enter(READER).then(|| self.readers.add(site))
     }
 
     /// Takes it for writing. Returns whether it has; not if the deadline passed first.
@@ -103,8 +97,8 @@ impl RawRwLock {
     }
 
     #[inline]
-    pub(crate) fn unlock_read(&self) {
-        self.readers.remove();
+    pub(crate) fn unlock_read(&self, ticket: Ticket) {
+        self.readers.remove(ticket);
         self.gate.leave(READER);
     }
 
@@ -117,19 +111,20 @@ impl RawRwLock {
     }
 
     /// Makes a writer a reader, and lets in the readers that are the first in the queue. Doesn't wait.
-    pub(crate) fn downgrade(&self, site: Site) {
+    pub(crate) fn downgrade(&self, site: Site) -> Ticket {
         self.writer.clear();
-        self.readers.add(site);
+        let ticket = self.readers.add(site);
         if !self.gate.try_exchange(WRITER, READER) {
             self.gate.shrink_slow(WRITER, READER);
         }
+        ticket
     }
 
     /// Makes a reader a writer if it is the only reader and nobody waits.
-    pub(crate) fn try_upgrade(&self, site: Site) -> bool {
+    pub(crate) fn try_upgrade(&self, ticket: Ticket, site: Site) -> bool {
         let upgraded = self.gate.try_exchange(READER, WRITER);
         if upgraded {
-            self.readers.remove();
+            self.readers.remove(ticket);
             self.writer.set(site);
         }
         upgraded
@@ -141,8 +136,8 @@ impl RawRwLock {
     /// # Panics
     ///
     /// As [`park`](crate::park::park()); then it isn't in.
-    pub(crate) fn upgrade(&self, deadline: Option<Instant>, site: Site) -> bool {
-        self.readers.remove();
+    pub(crate) fn upgrade(&self, ticket: Ticket, deadline: Option<Instant>, site: Site) -> bool {
+        self.readers.remove(ticket);
         let upgraded = self.gate.try_exchange(READER, WRITER) || self.gate.exchange_slow(READER, WRITER, deadline);
         if upgraded {
             self.writer.set(site);
