@@ -27,7 +27,9 @@
 //!
 //! - [`AioContext`] is an event loop: spawn coroutines on it, and let it run. [`JoinHandle`] waits for one, or cancels
 //!   it.
-//! - [`block`] reads and writes files and block devices. [`fd`] has sockets and pipes that park; [`park`] is the primitive under everything that waits.
+//! - [`sync`] has locks, channels and task groups.
+//! - [`block`] reads and writes files and block devices. [`fd`] has sockets and pipes that park; [`park`] is the primitive
+//!   under everything that waits.
 //! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the
 //!   rules.
 //! - [`coroutine::Home`] lets coroutines live on an event loop of your own.
