@@ -25,14 +25,22 @@ use std::mem;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::awake;
+use super::holder::Name;
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
+use crate::park::Runner;
+use crate::primitive::atomic::{AtomicUsize, Ordering};
 use crate::primitive::mutant::mutant;
 use crate::primitive::{ShortLock, UnsafeCell};
 
 /// A bounded channel.
 pub(crate) struct RawChannel<T> {
     state: ShortLock<State<T>>,
+    /// Hints for those who think of waiting awake: who sent last, who received last, and how full the buffer was then.
+    sender: Name,
+    receiver: Name,
+    level: AtomicUsize,
 }
 
 /// For how many messages there is room from the start.
@@ -98,6 +106,10 @@ impl<T> Slot<T> {
 }
 
 impl<T> State<T> {
+    fn is_full(&self) -> bool {
+        self.buffer.len() >= self.capacity
+    }
+
     /// Gives a message to the first receiver that waits, or to the buffer by `store`. Returns whom to wake.
     fn deliver(&mut self, message: T, store: impl FnOnce(&mut VecDeque<T>, T)) -> Option<Waker> {
         match self.receivers.front() {
@@ -115,7 +127,7 @@ impl<T> State<T> {
 
     /// Lets the first sender that waits have the room that there is. Returns whom to wake.
     fn admit_sender(&mut self) -> Option<Waker> {
-        if self.buffer.len() >= self.capacity || mutant!("sender_is_not_admitted") {
+        if self.is_full() || mutant!("sender_is_not_admitted") {
             return None;
         }
         // SAFETY: it waits, and we hold the lock.
@@ -134,7 +146,7 @@ impl<T> RawChannel<T> {
             receivers: WaitList::new(),
             is_closed: false,
         };
-        Self { state: ShortLock::new(state) }
+        Self { state: ShortLock::new(state), sender: Name::new(), receiver: Name::new(), level: AtomicUsize::new(0) }
     }
 
     /// Sends a message, when there is room.
@@ -144,11 +156,18 @@ impl<T> RawChannel<T> {
     /// As [`park`](crate::park::park()), if it has to wait; then the message is dropped.
     pub(crate) fn send(&self, message: T, patience: Patience) -> Result<(), (T, Refusal)> {
         let mut state = self.state.lock();
+        if state.is_full() && !state.is_closed && patience != Patience::Never {
+            let capacity = state.capacity;
+            drop(state);
+            self.wait_awake(&self.receiver, |level| level < capacity);
+            state = self.state.lock();
+        }
         if state.is_closed {
             return Err((message, Refusal::Closed));
         }
-        if state.buffer.len() < state.capacity || mutant!("admit_into_full_buffer") {
+        if !state.is_full() || mutant!("admit_into_full_buffer") {
             let waker = state.deliver(message, VecDeque::push_back);
+            self.note(&self.sender, &state);
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -180,8 +199,14 @@ impl<T> RawChannel<T> {
     /// As [`park`](crate::park::park()), if it has to wait; then no message is lost.
     pub(crate) fn receive(&self, patience: Patience) -> Result<T, Refusal> {
         let mut state = self.state.lock();
+        if state.buffer.is_empty() && !state.is_closed && patience != Patience::Never {
+            drop(state);
+            self.wait_awake(&self.sender, |level| level > 0);
+            state = self.state.lock();
+        }
         if let Some(message) = state.buffer.pop_front() {
             let waker = state.admit_sender();
+            self.note(&self.receiver, &state);
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -205,6 +230,23 @@ impl<T> RawChannel<T> {
         // SAFETY: as in `send`.
         let message = unsafe { waiter.payload.take() };
         message.ok_or(if had_turn { Refusal::Closed } else { Refusal::WouldWait })
+    }
+
+    /// Under the lock: the caller, one of that side, has changed the buffer.
+    fn note(&self, side: &Name, state: &State<T>) {
+        if cfg!(not(all(test, loom))) {
+            side.set(Runner::current());
+            self.level.store(state.buffer.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Waits awake, if that may pay, for the other side to bring the buffer to a level.
+    #[cold]
+    fn wait_awake(&self, other: &Name, is_reached: impl Fn(usize) -> bool) {
+        if cfg!(not(all(test, loom))) {
+            let attempt = || is_reached(self.level.load(Ordering::Relaxed)).then_some(true);
+            awake::wait_awake(attempt, || awake::patience_for(other));
+        }
     }
 
     /// Refuses what is sent from now on, and wakes all who wait. What is in the buffer can still be received. Returns

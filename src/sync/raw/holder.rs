@@ -90,6 +90,10 @@ impl Holder {
         self.runner.get()
     }
 
+    pub(super) fn name(&self) -> &Name {
+        &self.runner
+    }
+
     /// Where the lock was taken the last time.
     pub(super) fn site(&self) -> Option<Site> {
         let site = self.site.load(Ordering::Relaxed);

@@ -4,8 +4,10 @@
 //! - [`gate`]: a word that says who is in, and a queue of those who aren't; on it [`mutex`], [`rwlock`] and
 //!   [`semaphore`], each a rule of a few lines.
 //! - [`wait_queue`], [`threshold`] and [`channel`], on the list itself.
+//! - [`awake`]: when waiting without suspending may pay.
 //! - [`holder`] and [`readers`] know who holds what, to report a coroutine that waits for itself.
 
+mod awake;
 pub(crate) mod channel;
 pub(crate) mod gate;
 pub(crate) mod holder;

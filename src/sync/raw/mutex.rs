@@ -2,18 +2,17 @@
 //!
 //! # Waiting awake
 //!
-//! Before it queues, a locker that finds the mutex held by somebody on another thread, and nobody queued, waits awake for
-//! a little while: two threads that hold it for nanoseconds then don't put each other to sleep, which takes microseconds.
-//! This is no barging: nobody is overtaken that has queued. It doesn't wait so for a holder that is suspended, or that is
-//! on its own thread.
+//! Before it queues, a locker that finds the mutex held by somebody on another thread, and nobody queued, waits
+//! [awake](super::awake). This is no barging: nobody is overtaken that has queued. It doesn't wait so for a holder that is
+//! suspended, or that is on its own thread.
 //!
 //! Somebody to whom the mutex was handed over, and who has yet to wake up, is waited for a little longer than that takes.
 //! Otherwise two threads that have come to hand it to and fro, each asleep when its turn comes, would go on to do so.
 
 use std::fmt;
-use std::hint;
 use std::time::Instant;
 
+use super::awake;
 use super::gate::{Gate, Rule};
 use super::holder::{Holder, Site};
 use crate::primitive::const_unless_model;
@@ -39,13 +38,6 @@ pub(crate) struct RawMutex {
     gate: Gate<One>,
     holder: Holder,
 }
-
-/// How long to wait awake, in instructions to pause: for a holder that runs, and for one that is waking up. (Some 20 ns
-/// each, or 50, on x86-64.)
-const FOR_A_HOLDER: u32 = 100;
-const FOR_A_SLEEPER: u32 = 1500;
-/// How many at a time, at most; then it looks.
-const PAUSE: u32 = 16;
 
 impl RawMutex {
     const_unless_model! {
@@ -106,30 +98,22 @@ impl RawMutex {
 
     /// Waits awake if that may pay. Returns whether it has locked it.
     fn wait_awake(&self) -> bool {
-        let mut spent = 0;
-        let mut pause = 1;
-        loop {
-            match self.gate.word() {
-                FREE if self.gate.enter_from(FREE, LOCKED) => return true,
-                FREE => {}
-                LOCKED if spent < self.patience() => {
-                    (0..pause).for_each(|_| hint::spin_loop());
-                    spent += pause;
-                    pause = PAUSE.min(2 * pause);
-                }
-                // Or somebody has queued.
-                _ => return false,
-            }
-        }
+        let attempt = || match self.gate.word() {
+            FREE => self.gate.enter_from(FREE, LOCKED).then_some(true),
+            LOCKED => None,
+            // Somebody has queued.
+            _ => Some(false),
+        };
+        cfg!(not(all(test, loom))) && awake::wait_awake(attempt, || self.patience())
     }
 
     fn patience(&self) -> u32 {
         match (self.holder.runner(), self.gate.let_in()) {
-            _ if cfg!(all(test, loom)) => 0,
-            (Some(holder), _) if holder.is_elsewhere() && !holder.is_parked() => FOR_A_HOLDER,
-            (None, Some(sleeper)) if sleeper.is_elsewhere() => FOR_A_SLEEPER,
-            (None, None) => FOR_A_HOLDER,
-            _ => 0,
+            (Some(_), _) => awake::patience_for(self.holder.name()),
+            (None, Some(sleeper)) if sleeper.is_elsewhere() => awake::FOR_A_SLEEPER,
+            (None, Some(_)) => 0,
+            // It has been locked at this very moment.
+            (None, None) => awake::FOR_ONE_THAT_RUNS,
         }
     }
 }
