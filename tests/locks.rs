@@ -14,8 +14,8 @@ use aioco::coroutine::Builder;
 use aioco::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore};
 use aioco::{AioContext, Coroutine, JoinHandle, aio, yield_now};
 use common::{
-    LIMIT, assert_cancelled, assert_order, context, coroutine, eventually, message_of, rounds, scaled, settle, spawn,
-    within,
+    LIMIT, assert_cancelled, assert_order, child, context, coroutine, eventually, message_of, rounds, scaled, settle,
+    spawn, within,
 };
 
 /// What happened, in order.
@@ -533,8 +533,33 @@ fn a_panic_of_the_holder_lets_the_next_one_in() {
     assert!(holder.join().is_err());
 }
 
-/// A drop guard may take a free lock while its coroutine unwinds, and unlock; to wait there is refused, by a panic that
-/// ends the process (see `tests/crash.rs` for that).
+/// Field report 103: a drop guard that waits.
+#[test]
+fn waiting_for_a_lock_while_unwinding_ends_the_process() {
+    struct Locks(Rc<Mutex<()>>);
+
+    impl Drop for Locks {
+        fn drop(&mut self) {
+            drop(self.0.lock());
+        }
+    }
+
+    let exit = child("waits", |_| {
+        let mutex = Rc::new(Mutex::new(()));
+        let _holder = held(&mutex);
+        let locks = Locks(mutex.clone());
+        let co = coroutine(move || {
+            let _locks = locks;
+            yield_now();
+        });
+        co.enter();
+        drop(co);
+    });
+    exit.assert_killed_by(libc::SIGABRT);
+    exit.assert_says("tried to suspend while it is unwinding");
+}
+
+/// But it may take a lock that is free, and give it back.
 #[test]
 fn a_free_lock_can_be_taken_while_unwinding() {
     struct Locks(Rc<Mutex<u32>>);

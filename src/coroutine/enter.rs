@@ -272,24 +272,26 @@ fn requeue(thread: &Thread, block: &'static Block) {
     newborn::hand_over(thread);
     // SAFETY: it is suspended, and this is its thread.
     unsafe { block.own_home() };
-    schedule_on_home(thread, block);
+    let current = thread.home.borrow();
+    // SAFETY: the coroutine is this thread's, and isn't parked (rule 4).
+    let home = unsafe { &*block.home.get() };
+    match (&*current, home) {
+        // The usual case, in which no references need to be counted: what is borrowed lives through the call.
+        (Some(current), Some(home)) if Arc::ptr_eq(current, home) => current.schedule(Woken::new(block)),
+        _ => {
+            drop(current);
+            schedule_on_home(block);
+        }
+    }
 }
 
 /// Hands the block to its home, or drops the turn if there is none.
-pub(super) fn schedule_on_home(thread: &Thread, block: &'static Block) {
+pub(super) fn schedule_on_home(block: &'static Block) {
     let woken = Woken::new(block);
-    // SAFETY: we own the queue entry (rule 4).
-    let Some(home) = (unsafe { &*block.home.get() }) else { return };
-    let current = thread.home.borrow();
-    match &*current {
-        // The usual case, in which nothing needs to be counted: what is borrowed lives through the call.
-        Some(current) if Arc::ptr_eq(current, home) => current.schedule(woken),
-        _ => {
-            drop(current);
-            // The home is cloned so that it lives through the call, whatever the coroutine does as soon as it is
-            // scheduled.
-            home.clone().schedule(woken);
-        }
+    // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the
+    // coroutine does as soon as it is scheduled.
+    if let Some(home) = unsafe { (*block.home.get()).clone() } {
+        home.schedule(woken);
     }
 }
 
@@ -307,7 +309,7 @@ pub(super) fn schedule(block: &'static Block) {
         block.add_extra(Extras::QUEUED_HERE);
         return;
     }
-    schedule_on_home(thread, block);
+    schedule_on_home(block);
 }
 
 /// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it

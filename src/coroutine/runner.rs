@@ -27,13 +27,14 @@ impl Runner {
     #[inline(always)]
     pub(crate) fn current() -> Self {
         let thread = this_thread();
-        match thread.current.get() {
-            Some(block) => {
-                let address = ptr::from_ref(block).expose_provenance() as u64;
-                Self(address | u64::from(block.state.generation()) << ADDRESS_BITS)
-            }
-            None => Self::thread(ptr::from_ref(thread).addr()),
-        }
+        thread.current.get().map_or_else(|| Self::thread(ptr::from_ref(thread).addr()), Self::coroutine)
+    }
+
+    /// The present tenant of a block of this thread.
+    #[inline(always)]
+    fn coroutine(block: &'static Block) -> Self {
+        let address = ptr::from_ref(block).expose_provenance() as u64;
+        Self(address | u64::from(block.state.generation()) << ADDRESS_BITS)
     }
 
     fn thread(address: usize) -> Self {
@@ -55,16 +56,11 @@ impl Runner {
         (word != 0).then_some(Self(word))
     }
 
-    /// The address of the coroutine's block.
-    fn block_address(self) -> Option<usize> {
-        let address = self.0 & ((1 << ADDRESS_BITS) - 1);
-        (address & 1 == 0).then_some(address as usize)
-    }
-
     /// The coroutine's block, of which only the atomics may be looked at.
     fn block(self) -> Option<&'static Block> {
+        let address = (self.0 & ((1 << ADDRESS_BITS) - 1)) as usize;
         // SAFETY: the address of a block (invariant of the type), which was exposed; blocks are never unmapped.
-        self.block_address().map(|address| unsafe { &*ptr::with_exposed_provenance(address) })
+        (address & 1 == 0).then(|| unsafe { &*ptr::with_exposed_provenance(address) })
     }
 
     /// Whether it runs on another thread than the caller, if it runs. A hint.
@@ -83,8 +79,7 @@ impl Runner {
 
     /// Whether it is a coroutine that a loop of the calling thread drives.
     pub(crate) fn is_driven_here(self) -> bool {
-        let live = this_thread().live.borrow();
-        live.iter().any(|block| self.block_address() == Some(ptr::from_ref(*block).addr()))
+        this_thread().live.borrow().iter().any(|block| Self::coroutine(block) == self)
     }
 
     /// How messages name the caller.

@@ -23,8 +23,8 @@
 //! woke it suspends, or in its own loop, never on the stack of the other. Any number of waiters that unlock one another
 //! take constant stack, and linear time.
 //!
-//! A mutex that is held by somebody who runs on another thread, and has no queue, is waited for awake for some
-//! microseconds, before the waiter queues and suspends.
+//! Who finds a mutex held by somebody that runs on another thread, and nobody queued, waits awake for some microseconds
+//! before it queues and suspends; so does who finds a channel empty, or full, whose other side runs on another thread.
 //!
 //! # Leaving
 //!
