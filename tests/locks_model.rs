@@ -377,10 +377,16 @@ enum Sleeper {
     Woken { alone: bool },
 }
 
+/// What to do: join at the front or not, with a deadline or not.
+#[derive(Clone, Copy)]
+struct Wait {
+    front: bool,
+    deadline: Option<Instant>,
+}
+
 struct Waiter {
     coroutine: Coroutine,
-    /// What to do: join at the front or not, with a deadline or not.
-    command: Rc<Cell<Option<(bool, Option<Instant>)>>>,
+    command: Rc<Cell<Option<Wait>>>,
     /// How the last wait ended.
     woken: Rc<Cell<Option<bool>>>,
     deadline: Option<Instant>,
@@ -394,12 +400,14 @@ impl Waiter {
             coroutine(move || {
                 loop {
                     match command.take() {
-                        Some((_, Some(deadline))) => woken.set(Some(queue.wait_until((), deadline).1)),
-                        Some((true, None)) => {
+                        Some(Wait { deadline: Some(deadline), .. }) => {
+                            woken.set(Some(queue.wait_until((), deadline).1));
+                        }
+                        Some(Wait { front: true, .. }) => {
                             queue.wait_at_front(());
                             woken.set(Some(true));
                         }
-                        Some((false, None)) => {
+                        Some(Wait { front: false, .. }) => {
                             queue.wait(());
                             woken.set(Some(true));
                         }
@@ -458,7 +466,7 @@ impl Script {
                 }
                 let waiter = &mut self.waiters[actor];
                 waiter.deadline = timed.then(|| Instant::now() + SHORT);
-                waiter.command.set(Some((front, waiter.deadline)));
+                waiter.command.set(Some(Wait { front, deadline: waiter.deadline }));
                 self.run(actor)?;
             }
             Move::WakeOne => {
