@@ -199,6 +199,8 @@ enum Command {
 struct Actor {
     coroutine: Coroutine,
     command: Rc<Cell<Option<Command>>>,
+    /// Whether it has done what it was told last.
+    is_done: Rc<Cell<bool>>,
     held: Rc<RefCell<Option<Held>>>,
     deadline: Option<Instant>,
 }
@@ -206,8 +208,9 @@ struct Actor {
 impl Actor {
     fn new(lock: Lock) -> Self {
         let (command, held) = (Rc::new(Cell::new(None)), Rc::new(RefCell::new(None)));
+        let is_done = Rc::new(Cell::new(true));
         let coroutine = {
-            let (command, held) = (command.clone(), held.clone());
+            let (command, held, is_done) = (command.clone(), held.clone(), is_done.clone());
             coroutine(move || {
                 loop {
                     let now_held = match command.take() {
@@ -222,18 +225,25 @@ impl Actor {
                         None => held.take(),
                     };
                     held.replace(now_held);
+                    is_done.set(true);
                     yield_now();
                 }
             })
         };
         coroutine.enter();
-        Self { coroutine, command, held, deadline: None }
+        Self { coroutine, command, is_done, held, deadline: None }
     }
 
     fn tell(&mut self, timed: bool, command: impl FnOnce(Option<Instant>) -> Command) {
         self.deadline = timed.then(|| Instant::now() + SHORT);
         self.command.set(Some(command(self.deadline)));
+        self.is_done.set(false);
         self.coroutine.enter();
+    }
+
+    /// Whether its deadline had passed before it came to wait, as happens on a loaded machine.
+    fn was_late(&self) -> bool {
+        self.deadline.is_some() && self.is_done.get() && self.held.borrow().is_none()
     }
 }
 
@@ -275,6 +285,10 @@ fn take(step: &Step, lock: Lock, actors: &mut [Actor], model: &mut Model) {
         Step::Lock(actor, want, timed) if model.actors[actor] == State::Idle => {
             model.lock(actor, want, timed);
             actors[actor].tell(timed, |deadline| Command::Lock(want, deadline));
+            if actors[actor].was_late() {
+                model.leave(actor);
+                model.let_in_and_run();
+            }
         }
         Step::Unlock(actor) if matches!(model.actors[actor], State::Holds(_)) => {
             model.leave(actor);
@@ -302,6 +316,10 @@ fn take(step: &Step, lock: Lock, actors: &mut [Actor], model: &mut Model) {
             model.lock(actor, Want::Write, timed);
             model.let_in_and_run();
             actors[actor].tell(timed, Command::Upgrade);
+            if actors[actor].was_late() {
+                model.leave(actor);
+                model.let_in_and_run();
+            }
         }
         Step::Cancel(actor) if matches!(model.actors[actor], State::Waits { .. } | State::LetIn(_)) => {
             model.leave(actor);
@@ -467,7 +485,15 @@ impl Script {
                 let waiter = &mut self.waiters[actor];
                 waiter.deadline = timed.then(|| Instant::now() + SHORT);
                 waiter.command.set(Some(Wait { front, deadline: waiter.deadline }));
-                self.run(actor)?;
+                waiter.coroutine.enter();
+                match waiter.woken.take() {
+                    // The deadline had passed before it came to wait, as happens on a loaded machine.
+                    Some(false) if timed => {
+                        self.order.retain(|&other| other != actor);
+                        self.model[actor] = Sleeper::Idle;
+                    }
+                    woken => prop_assert_eq!(woken, None),
+                }
             }
             Move::WakeOne => {
                 let woken = self.wake(true);
