@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 # How often an execution may take the processor away from a thread that could go on. On one core of a 2.6 GHz Xeon: with 2
-# the models take 1 minute, with 3 (which `ci/test.sh --soak` uses) 6 minutes.
+# the models take 2 minutes; with 3, which `ci/test.sh --soak` uses, several times that.
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-2}"
 
 # The caught faults' backtraces would take longer than the models.

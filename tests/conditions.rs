@@ -531,11 +531,13 @@ fn one_that_leaves_a_barrier_has_not_come() {
     };
     let cancelled = wait();
     settle(&context);
+    assert!(!cancelled.is_finished(), "the one whose time was up doesn't count");
     cancelled.cancel();
     settle(&context);
+    assert_cancelled(cancelled.join());
     let first = wait();
     settle(&context);
-    assert!(!first.is_finished(), "the two that left don't count");
+    assert!(!first.is_finished(), "the one that was cancelled doesn't count");
     let second = wait();
     assert!(second.join().expect("no panic"), "the last one leads");
     assert!(!first.join().expect("no panic"));
