@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use aioco::aio::BottomHalf;
 use aioco::{AioContext, aio};
-use common::{Count, alike, each, rounds, settle};
+use common::{Count, alike, each, rounds, settle, watch_something};
 
 fn counted(context: &AioContext) -> (BottomHalf, Rc<Cell<u32>>) {
     let runs = Rc::new(Cell::new(0));
@@ -312,7 +312,8 @@ fn a_nested_turn_of_a_callback_that_has_deleted_itself_and_others_runs_the_rest(
 fn one_that_was_cancelled_is_scheduled_again_while_its_loop_sleeps() {
     each(|context| {
         let (bh, runs) = counted(context);
-        for round in 1..=6 {
+        for round in 1..=8 {
+            let _watched = (round > 4).then(|| watch_something(context));
             bh.schedule();
             bh.cancel();
             let (trigger, is_idle) = (bh.trigger(), round % 2 == 0);
@@ -372,25 +373,31 @@ fn schedules_and_cancels_of_four_threads_mix_up_nothing() {
 #[test]
 fn a_thread_that_waits_for_each_of_its_closures_never_waits_in_vain() {
     each(|context| {
-        let (remote, ended) = (context.remote(), Count::default());
-        let end = ended.guard();
-        let thread = thread::spawn(move || {
-            let ran = Arc::new(AtomicUsize::new(0));
-            for number in rounds(20_000) {
-                let run = ran.clone();
-                remote.schedule_once(move || run.store(number, Ordering::Release));
-                while ran.load(Ordering::Acquire) != number {
-                    // On one processor, the loop needs it.
-                    thread::yield_now();
-                }
-            }
-            remote.schedule_once(move || drop(end));
-        });
-        while ended.get() == 0 {
-            context.poll(true);
-        }
-        thread.join().unwrap();
+        wait_for_each(context);
+        let _watched = watch_something(context);
+        wait_for_each(context);
     });
+}
+
+fn wait_for_each(context: &AioContext) {
+    let (remote, ended) = (context.remote(), Count::default());
+    let end = ended.guard();
+    let thread = thread::spawn(move || {
+        let ran = Arc::new(AtomicUsize::new(0));
+        for number in rounds(20_000) {
+            let run = ran.clone();
+            remote.schedule_once(move || run.store(number, Ordering::Release));
+            while ran.load(Ordering::Acquire) != number {
+                // On one processor, the loop needs it.
+                thread::yield_now();
+            }
+        }
+        remote.schedule_once(move || drop(end));
+    });
+    while ended.get() == 0 {
+        context.poll(true);
+    }
+    thread.join().unwrap();
 }
 
 /// Whoever schedules touches neither the closure nor the context once the loop may have dropped them.

@@ -20,7 +20,7 @@ use aioco::coroutine::{Interest, Watch};
 use aioco::{AioContext, fd, park};
 use common::{
     Count, MONITORS, assert_cancelled, child, each, each_here, eventfd, eventually, lower, message_of, raise, scaled,
-    settle, sockets, spawn, with,
+    settle, sockets, spawn, watch_something, with,
 };
 
 /// Counts how often it was woken.
@@ -467,6 +467,60 @@ fn thousands_that_are_ready_when_they_are_watched_are_all_told_in_one_go() {
                 assert_eq!(watching.told(), 1, "{index}, after {turns} turns");
                 assert!(watching.end());
             }
+        }
+    });
+}
+
+/// More than the completion queue of a ring has room for.
+#[test]
+fn more_events_than_the_kernel_has_room_for_are_all_told_and_leave_the_loop_its_ears() {
+    each(|context| {
+        const MANY: usize = 20_000;
+        let fd = eventfd();
+        let _watched = watch_something(context);
+        for round in 0..3 {
+            let told = Arc::new(Told::default());
+            let waker = Waker::from(told.clone());
+            let home = context.home();
+            let watches: Vec<_> = (0..MANY)
+                .map(|_| home.watch_fd(fd.as_fd(), Interest::Readable, waker.clone()).expect("a watch"))
+                .collect();
+            if round > 0 {
+                look(context);
+            }
+            // The notifier's own events are among them.
+            let remote = context.remote();
+            let ran = Count::default();
+            let count = ran.clone();
+            let thread = thread::spawn(move || {
+                for _ in 0..20 {
+                    let count = count.clone();
+                    remote.schedule_once(move || count.raise());
+                    thread::yield_now();
+                }
+            });
+            if round > 1 {
+                context.poll(true);
+            }
+            raise(&fd);
+            while (told.0.load(Ordering::Acquire) as usize) < MANY || ran.get() < 20 {
+                context.poll(true);
+            }
+            thread.join().expect("no panic");
+            assert_eq!(told.0.load(Ordering::Acquire) as usize, MANY);
+            assert!(watches.into_iter().all(|watch| home.unwatch(watch)), "each has fired");
+            lower(&fd);
+            // It hears other threads, and sleeps between.
+            let remote = context.remote();
+            let thread = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(5));
+                remote.call(|| ()).expect("it goes on");
+            });
+            while !thread.is_finished() {
+                context.block_on(|| park::park_until(Instant::now() + Duration::from_millis(1)));
+            }
+            thread.join().expect("no panic");
+            assert!(idle_turns(context) < 10, "round {round}");
         }
     });
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use aioco::aio::{BottomHalf, FdCallbacks, IoThread, Local, Remote, Timer};
 use aioco::{AioContext, aio, park, yield_now};
-use common::{Count, builder_like, each, eventfd, lower, raise, rounds, settle};
+use common::{Count, builder_like, each, eventfd, lower, raise, rounds, settle, watch_something};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -36,6 +37,8 @@ fn ask_and_wait(other: &Remote, own: &Remote, answered: &Arc<AtomicU32>) {
 fn bottom_halves_of_two_threads_wait_for_each_other_in_nested_turns() {
     each(|context| {
         let threads = ["even", "odd"].map(|name| IoThread::with(name, builder_like(context)).expect("a thread"));
+        // It stays with its context.
+        threads[0].remote().call(|| mem::forget(watch_something(&current()))).expect("it runs");
         let remotes = [0, 1].map(|own: usize| threads[own].remote().clone());
         let done = Count::default();
         let mut asked = 0;

@@ -6,13 +6,13 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use aioco::aio::{Coalescing, FdCallbacks, FdHandler, MonitorKind, PollSource, Polling};
 use aioco::{AioContext, aio, fd, park};
-use common::{Count, each, eventfd, lower, raise, settle, spawn};
+use common::{Count, each, eventfd, lower, raise, rounds, scaled, settle, spawn};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -371,10 +371,130 @@ fn other_threads_change_the_parameters_of_a_sleeping_loop() {
     });
 }
 
+/// A device whose other side signals only if it is told to: what comes while the loop stops polling is seen all the same.
+#[test]
+fn no_event_is_lost_between_the_last_look_and_the_sleep() {
+    #[derive(Default)]
+    struct Memory {
+        produced: AtomicU64,
+        wants_no_signals: AtomicBool,
+    }
+
+    struct Consumer {
+        memory: Arc<Memory>,
+        consumed: Arc<AtomicU64>,
+    }
+
+    impl Consumer {
+        fn consume(&self) {
+            self.consumed.store(self.memory.produced.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    impl PollSource for Consumer {
+        fn poll(&mut self) -> bool {
+            self.memory.produced.load(Ordering::Acquire) != self.consumed.load(Ordering::Relaxed)
+        }
+
+        fn ready(&mut self) {
+            self.consume();
+        }
+
+        fn begin(&mut self) {
+            self.memory.wants_no_signals.store(true, Ordering::SeqCst);
+        }
+
+        fn end(&mut self) {
+            self.memory.wants_no_signals.store(false, Ordering::SeqCst);
+            // Pairs with the producer's: either it sees that it must signal, or the last look sees what it produced.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    each(|context| {
+        let context = &with(context, Polling::up_to(MILLI / 5));
+        let memory = Arc::new(Memory::default());
+        let (event, consumed) = (Arc::new(eventfd()), Arc::new(AtomicU64::new(0)));
+        let (own, told) = (event.clone(), Consumer { memory: memory.clone(), consumed: consumed.clone() });
+        let on_event = move || {
+            lower(&own);
+            told.consume();
+        };
+        let source = Consumer { memory: memory.clone(), consumed: consumed.clone() };
+        let callbacks = FdCallbacks::new().on_readable(on_event).polled(source);
+        let _handler = context.add_owned_fd(event.clone(), callbacks).expect("a handler");
+        let (remote, ended) = (context.remote(), Count::default());
+        let guard = ended.guard();
+        let producer = thread::spawn(move || {
+            let mut signals = 0;
+            for number in rounds(scaled(20_000)) {
+                memory.produced.store(number as u64, Ordering::Release);
+                fence(Ordering::SeqCst);
+                if !memory.wants_no_signals.load(Ordering::SeqCst) {
+                    raise(&event);
+                    signals += 1;
+                }
+                while consumed.load(Ordering::Acquire) != number as u64 {
+                    thread::yield_now();
+                }
+                // Sometimes about as long as the window, so that the next comes when it closes.
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(number as u64 % 250) {}
+            }
+            println!("{signals} signals");
+            remote.schedule_once(move || drop(guard));
+        });
+        context.run_until(|| ended.get() == 1);
+        producer.join().expect("no panic");
+        println!("{:?}", context.stats());
+    });
+}
+
+#[test]
+fn a_loop_polls_at_most_once_before_each_sleep_and_an_idle_one_hardly_ever_sleeps_anew() {
+    each(|context| {
+        let context = &with(context, Polling::up_to(MILLI));
+        let device = Device::new();
+        let _handler = device.attach(context);
+        // Many events, then few.
+        for pause in [Duration::ZERO, MILLI / 10, 5 * MILLI] {
+            let remote = context.remote();
+            let (ran, count) = (Count::default(), if pause > MILLI { 20 } else { 300 });
+            let raised = ran.clone();
+            let thread = thread::spawn(move || {
+                for _ in 0..count {
+                    let ran = raised.clone();
+                    remote.schedule_once(move || ran.raise());
+                    thread::sleep(pause);
+                }
+            });
+            let before = context.stats();
+            let mut turns = 0;
+            while ran.get() < count {
+                context.poll(true);
+                turns += 1;
+            }
+            thread.join().expect("no panic");
+            let after = context.stats();
+            let (polls, hits) = (after.polls - before.polls, after.poll_hits - before.poll_hits);
+            assert!(polls <= turns && hits <= polls && turns <= 2 * u64::from(count), "{before:?} {after:?}");
+        }
+        // Nothing at all, but for a deadline.
+        let before = context.stats();
+        let timer = context.timer(|| ());
+        timer.arm_after(100 * MILLI);
+        context.run_until(|| !timer.is_armed());
+        let after = context.stats();
+        assert!(after.polls - before.polls <= 3 && after.waits - before.waits <= 6, "{before:?} {after:?}");
+    });
+}
+
 // ---- waits for many events ------------------------------------------------------------------------------------------
 
-/// Makes `count` descriptors ready, one after the other, while the loop sleeps; returns how many turns told of them.
-fn turns_for(context: &AioContext, count: u32) -> u32 {
+/// Makes descriptors ready while the loop sleeps, one after the other, each group when the one before has been told of;
+/// returns how many turns told of them.
+fn turns_for(context: &AioContext, groups: &'static [u32]) -> u32 {
+    let count = groups.iter().sum();
     let events: Vec<_> = (0..count).map(|_| Arc::new(eventfd())).collect();
     let told = Count::default();
     let handlers: Vec<_> = events
@@ -389,10 +509,18 @@ fn turns_for(context: &AioContext, count: u32) -> u32 {
         })
         .collect();
     settle(context);
+    let seen = told.clone();
     let thread = thread::spawn(move || {
-        for event in events {
-            thread::sleep(3 * MILLI);
-            raise(&event);
+        let (mut events, mut raised) = (events.into_iter(), 0);
+        for &size in groups {
+            while seen.get() < raised {
+                thread::yield_now();
+            }
+            for event in events.by_ref().take(size as usize) {
+                thread::sleep(3 * MILLI);
+                raise(&event);
+            }
+            raised += size;
         }
     });
     let mut turns = 0;
@@ -409,12 +537,11 @@ fn turns_for(context: &AioContext, count: u32) -> u32 {
 fn a_sleep_lasts_until_there_are_so_many_events() {
     each(|context| {
         context.set_coalescing(Coalescing::new(10, LONG));
-        assert_eq!(turns_for(context, 10), 1);
+        assert_eq!(turns_for(context, &[10]), 1);
         context.set_coalescing(Coalescing::new(5, LONG));
-        assert_eq!(turns_for(context, 10), 2);
+        assert_eq!(turns_for(context, &[5, 5]), 2);
         context.set_coalescing(Coalescing::OFF);
-        let turns = turns_for(context, 10);
-        assert!(turns > 2, "{turns}: the machine is slower than the events come");
+        assert_eq!(turns_for(context, &[1, 1, 1, 1]), 4);
     });
 }
 
@@ -422,7 +549,7 @@ fn a_sleep_lasts_until_there_are_so_many_events() {
 fn what_comes_alone_is_held_back_for_the_longest_time_and_no_longer() {
     each(|context| {
         context.set_coalescing(Coalescing::new(1000, 5 * MILLI));
-        assert!(turns_for(context, 3) >= 1);
+        assert!(turns_for(context, &[1, 1, 1]) >= 1);
         // A wake-up by another thread.
         let remote = context.remote();
         let done = Count::default();

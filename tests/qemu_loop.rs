@@ -4,6 +4,7 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aioco::aio::{FdCallbacks, FdHandler, IoThread, Timer};
-use aioco::{AioContext, park};
-use common::{Count, builder_like, each, eventfd, lower, raise, rounds, scaled, settle};
+use aioco::{AioContext, aio, park};
+use common::{Count, builder_like, each, eventfd, lower, raise, rounds, scaled, settle, watch_something};
 
 /// An eventfd whose handler clears it, counts, and sets it again for as long as there are rounds left.
 struct Notifier {
@@ -126,7 +127,7 @@ fn an_event_that_its_callback_sets_again_is_told_once_a_turn() {
 fn a_wake_up_alone_leaves_nothing_to_do() {
     each(|context| {
         let remote = context.remote();
-        thread::spawn(move || remote.set_polling(aioco::aio::Polling::OFF)).join().expect("no panic");
+        thread::spawn(move || remote.set_polling(aio::Polling::OFF)).join().expect("no panic");
         settle(context);
         assert!(!context.poll(false));
         // What was scheduled and taken back is a wake-up, too.
@@ -301,6 +302,11 @@ impl Sleepers {
 fn coroutines_of_five_threads_wake_each_other_at_random_and_none_sleeps_for_ever() {
     each(|context| {
         let threads = io_threads(context);
+        for thread in &threads[..3] {
+            // It stays with its context.
+            let watch = || mem::forget(watch_something(&aio::current().expect("in a call")));
+            thread.remote().call(watch).expect("it runs");
+        }
         let sleepers = Arc::new(Sleepers::default());
         let players: Vec<_> = (0..THREADS)
             .map(|own| {

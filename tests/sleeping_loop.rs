@@ -16,7 +16,7 @@ use aioco::coroutine::Interest;
 use aioco::{AioContext, aio, fd, park};
 use common::{
     Count, alike, assert_cancelled, builder_like, each, eventfd, lower, message_of, raise, rounds, settle, sockets,
-    spawn,
+    spawn, watch_something,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -58,7 +58,8 @@ fn while_it_sleeps(context: &AioContext, change: impl FnOnce() + Send + 'static,
 #[test]
 fn what_other_threads_schedule_and_spawn_and_wake_runs() {
     each(|context| {
-        for round in 1..=3 {
+        for round in 1..=4 {
+            let _watched = (round % 2 == 0).then(|| watch_something(context));
             let ran = Count::default();
             let (remote, count) = (context.remote(), ran.clone());
             while_it_sleeps(context, move || remote.schedule_once(move || count.raise()), || ran.get() == 1);
@@ -101,74 +102,81 @@ fn what_other_threads_schedule_and_spawn_and_wake_runs() {
 #[test]
 fn what_other_threads_change_of_handlers_and_timers_and_parameters_takes_effect() {
     each(|context| {
-        let event = Rc::new(eventfd());
-        raise(&event);
-        let (calls, dropped) = (Count::default(), Count::default());
-        let (count, guard) = (calls.clone(), dropped.guard());
-        let callback = move || {
-            let _guard = &guard;
-            count.raise();
-        };
-        let handler = Arc::new(context.add_owned_fd(event, on_readable(callback)).expect("a handler"));
-        handler.disable(Interest::Readable);
-        let (enabled, before) = (handler.clone(), calls.get());
-        while_it_sleeps(context, move || enabled.enable(Interest::Readable), || calls.get() > before);
-        handler.disable(Interest::Readable);
-        let removed = Arc::into_inner(handler).expect("the thread has ended");
-        while_it_sleeps(context, move || drop(removed), || dropped.get() == 1);
-
-        // A handler that is made from elsewhere, of a descriptor that is ready.
-        let (remote, told) = (context.remote(), Count::default());
-        let count = told.clone();
-        let handlers: Arc<Mutex<Vec<FdHandler<'static>>>> = Arc::default();
-        let place = handlers.clone();
-        let add = move || {
-            remote.schedule_once(move || {
-                let event = Rc::new(eventfd());
-                raise(&event);
-                let own = event.clone();
-                let callback = move || {
-                    lower(&own);
-                    count.raise();
-                };
-                let context = aio::current().expect("in a callback");
-                place.lock().unwrap().push(context.add_owned_fd(event, on_readable(callback)).expect("a handler"));
-            });
-        };
-        while_it_sleeps(context, add, || told.get() == 1);
-        handlers.lock().unwrap().clear();
-
-        // A timer that wasn't armed, and one that was armed for much later.
-        let fired = Count::default();
-        let count = fired.clone();
-        let timer = context.timer(move || count.raise());
-        let alarm = timer.alarm();
-        while_it_sleeps(context, move || alarm.arm_after(MILLI), || fired.get() == 1);
-        timer.arm_after(Duration::from_secs(3600));
-        let alarm = timer.alarm();
-        while_it_sleeps(context, move || alarm.arm_no_later(Instant::now() + MILLI), || fired.get() == 2);
-        timer.arm_after(Duration::from_secs(3600));
-        let alarm = timer.alarm();
-        while_it_sleeps(context, move || alarm.arm(Instant::now()), || fired.get() == 3);
-
-        for polling in [true, false] {
-            let (remote, changed) = (context.remote(), Count::default());
-            let guard = changed.guard();
-            let change = move || {
-                drop(guard);
-                match polling {
-                    true => remote.set_polling(Polling::up_to(MILLI)),
-                    false => remote.set_coalescing(Coalescing::new(2, MILLI)),
-                }
-            };
-            while_it_sleeps(context, change, || changed.get() == 1);
-        }
+        change_everything(context);
+        let _watched = watch_something(context);
+        change_everything(context);
     });
+}
+
+fn change_everything(context: &AioContext) {
+    let event = Rc::new(eventfd());
+    raise(&event);
+    let (calls, dropped) = (Count::default(), Count::default());
+    let (count, guard) = (calls.clone(), dropped.guard());
+    let callback = move || {
+        let _guard = &guard;
+        count.raise();
+    };
+    let handler = Arc::new(context.add_owned_fd(event, on_readable(callback)).expect("a handler"));
+    handler.disable(Interest::Readable);
+    let (enabled, before) = (handler.clone(), calls.get());
+    while_it_sleeps(context, move || enabled.enable(Interest::Readable), || calls.get() > before);
+    handler.disable(Interest::Readable);
+    let removed = Arc::into_inner(handler).expect("the thread has ended");
+    while_it_sleeps(context, move || drop(removed), || dropped.get() == 1);
+
+    // A handler that is made from elsewhere, of a descriptor that is ready.
+    let (remote, told) = (context.remote(), Count::default());
+    let count = told.clone();
+    let handlers: Arc<Mutex<Vec<FdHandler<'static>>>> = Arc::default();
+    let place = handlers.clone();
+    let add = move || {
+        remote.schedule_once(move || {
+            let event = Rc::new(eventfd());
+            raise(&event);
+            let own = event.clone();
+            let callback = move || {
+                lower(&own);
+                count.raise();
+            };
+            let context = aio::current().expect("in a callback");
+            place.lock().unwrap().push(context.add_owned_fd(event, on_readable(callback)).expect("a handler"));
+        });
+    };
+    while_it_sleeps(context, add, || told.get() == 1);
+    handlers.lock().unwrap().clear();
+
+    // A timer that wasn't armed, and one that was armed for much later.
+    let fired = Count::default();
+    let count = fired.clone();
+    let timer = context.timer(move || count.raise());
+    let alarm = timer.alarm();
+    while_it_sleeps(context, move || alarm.arm_after(MILLI), || fired.get() == 1);
+    timer.arm_after(Duration::from_secs(3600));
+    let alarm = timer.alarm();
+    while_it_sleeps(context, move || alarm.arm_no_later(Instant::now() + MILLI), || fired.get() == 2);
+    timer.arm_after(Duration::from_secs(3600));
+    let alarm = timer.alarm();
+    while_it_sleeps(context, move || alarm.arm(Instant::now()), || fired.get() == 3);
+
+    for polling in [true, false] {
+        let (remote, changed) = (context.remote(), Count::default());
+        let guard = changed.guard();
+        let change = move || {
+            drop(guard);
+            match polling {
+                true => remote.set_polling(Polling::up_to(MILLI)),
+                false => remote.set_coalescing(Coalescing::new(2, MILLI)),
+            }
+        };
+        while_it_sleeps(context, change, || changed.get() == 1);
+    }
 }
 
 #[test]
 fn a_turn_that_another_thread_tries_is_refused_and_swallows_no_wake() {
     each(|context| {
+        let _watched = watch_something(context);
         let (ended, home, remote) = (Count::default(), context.home(), context.remote());
         let guard = ended.guard();
         let thread = thread::spawn(move || {
@@ -247,7 +255,8 @@ fn a_loop_without_anything_to_wait_for_sleeps_and_returns_what_its_documentation
 #[test]
 fn wake_ups_are_cleared_and_the_loop_sleeps_again() {
     each(|context| {
-        for _ in 0..3 {
+        for round in 0..4 {
+            let _watched = (round % 2 == 0).then(|| watch_something(context));
             let (remote, ran) = (context.remote(), Count::default());
             let count = ran.clone();
             let thread = thread::spawn(move || {
@@ -385,6 +394,7 @@ fn whatever_is_to_be_watched_is_watched_when_the_loop_sleeps() {
                     false => assert_cancelled(handle.join()),
                 }
             }
+            settle(context);
         }
     });
 }

@@ -287,6 +287,69 @@ fn whatever_is_armed_and_cancelled_fires_when_a_simple_model_says() {
     });
 }
 
+/// The same from within callbacks, with few timers and many.
+#[test]
+fn whatever_callbacks_arm_and_cancel_fires_when_a_simple_model_says() {
+    struct Model {
+        random: Random,
+        deadlines: Vec<Option<Instant>>,
+        timers: Vec<Timer>,
+        fired: u64,
+    }
+
+    fn change(model: &RefCell<Model>) {
+        let model = &mut *model.borrow_mut();
+        let number = model.random.below(model.timers.len() as u64) as usize;
+        let (timer, deadline) = (&model.timers[number], &mut model.deadlines[number]);
+        match model.random.below(4) {
+            0 => assert_eq!(timer.cancel(), deadline.take().is_some()),
+            kind => {
+                let random = Duration::from_micros(model.random.below(300));
+                // Past, soon, or never.
+                let new = [Instant::now() - random, Instant::now() + random, Instant::now() + 3_600_000 * MILLI];
+                let new = new[kind as usize - 1];
+                *deadline = Some(new);
+                timer.arm(new);
+            }
+        }
+    }
+
+    each(|context| {
+        for count in [1, 2, 3, 50] {
+            let (deadlines, timers) = (vec![None; count], Vec::new());
+            let model = Rc::new(RefCell::new(Model { random: Random(count as u64), deadlines, timers, fired: 0 }));
+            for number in 0..count {
+                let own = Rc::downgrade(&model);
+                let timer = context.timer(move || {
+                    let model = own.upgrade().expect("it is turned");
+                    let deadline = model.borrow_mut().deadlines[number].take().expect("it was armed");
+                    assert!(deadline <= Instant::now(), "early");
+                    model.borrow_mut().fired += 1;
+                    (0..2).for_each(|_| change(&model));
+                });
+                model.borrow_mut().timers.push(timer);
+            }
+            let limit = Instant::now() + 1000 * MILLI;
+            while model.borrow().fired < 2000 && Instant::now() < limit {
+                // With all cancelled, or far away, it begins anew.
+                change(&model);
+                let armed = model.borrow().deadlines.clone();
+                let before = Instant::now();
+                context.poll(false);
+                // What callbacks arm for the past has its turn in the next turn; what was armed before has had it.
+                for (deadline, armed) in model.borrow().deadlines.iter().zip(armed) {
+                    let is_due = armed.is_some_and(|armed| armed < before);
+                    assert!(!is_due || *deadline != armed, "one is forgotten");
+                }
+            }
+            // All that is due fires, and nothing else is left of it.
+            let alone = model.borrow().timers.iter().filter(|timer| timer.cancel()).count();
+            assert_eq!(alone, model.borrow().deadlines.iter().flatten().count());
+            assert!(!context.poll(false));
+        }
+    });
+}
+
 #[test]
 fn a_timer_outlives_its_context_and_does_nothing() {
     each(|context| {

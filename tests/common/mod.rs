@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use aioco::aio::{ContextBuilder, Local, MonitorKind};
+use aioco::aio::{ContextBuilder, FdCallbacks, FdHandler, Local, MonitorKind};
 use aioco::coroutine::Cancelled;
 use aioco::{AioContext, Coroutine, JoinHandle};
 
@@ -324,6 +324,11 @@ pub(crate) fn lower(eventfd: &OwnedFd) {
 #[track_caller]
 pub(crate) fn spawn<T: Send + 'static>(context: &AioContext, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     context.spawn(f).expect("a stack")
+}
+
+/// Has the loop watch a descriptor that is never ready: one that watches nothing sleeps in another way.
+pub(crate) fn watch_something(context: &Local) -> FdHandler<'static> {
+    context.add_owned_fd(eventfd(), FdCallbacks::new().on_readable(|| unreachable!())).expect("a handler")
 }
 
 /// Runs turns until nothing is left to do without waiting.
