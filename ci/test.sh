@@ -29,6 +29,13 @@ step "Tests, debug build"
 cargo test
 cargo test --examples
 
+# Most tests of contexts take the best monitor; `monitors`, `sleeping_loop` and some others try each by themselves.
+for monitor in poll epoll; do
+    step "Tests, debug build, $monitor"
+    AIOCO_TEST_MONITOR="$monitor" cargo test \
+        --test context --test foreign_home --test io_thread --test time --test waits --test wake
+done
+
 step "Tests, debug build, portable switch"
 unit_and_integration_tests --features portable-switch
 
