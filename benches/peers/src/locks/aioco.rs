@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
+use std::thread;
 use std::time::Duration;
 
 use ::aioco::sync::{Mutex, Semaphore, Threshold, channel};
@@ -96,13 +97,20 @@ pub fn mutex_64(times: u64) -> Duration {
     })
 }
 
+fn meet(contest: &Contest) {
+    contest.arrive();
+    while !contest.is_on() {
+        thread::yield_now();
+    }
+}
+
 /// A coroutine on each of two threads.
 pub fn mutex_2_threads<M: RawLock>(times: u64) -> Duration {
     let contest = Contest::new(times);
     let mutex = M::default();
     on_two_threads(|| {
         let context = context();
-        contest.meet();
+        meet(&contest);
         context.block_on(|| while contest.count(&mut mutex.lock()) {});
     });
     contest.elapsed()
@@ -157,7 +165,7 @@ pub fn channel_2_threads(times: u64) -> Duration {
     on_two_threads(|| {
         let context = context();
         let sender = ends.lock().expect("no panic").0.take();
-        contest.meet();
+        meet(&contest);
         match sender {
             Some(sender) => {
                 context.block_on(|| (0..contest.goal).for_each(|n| sender.send(n).expect("somebody receives")));

@@ -6,8 +6,7 @@
 pub mod aioco;
 pub mod tasks;
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,7 +49,7 @@ fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 struct Contest {
     /// How often it has to be locked, the warm-up included.
     goal: u64,
-    ready: Barrier,
+    arrived: AtomicU32,
     /// In nanoseconds since `epoch`.
     start: AtomicU64,
     end: AtomicU64,
@@ -61,16 +60,21 @@ impl Contest {
     fn new(times: u64) -> Self {
         Self {
             goal: WARM_UP + times,
-            ready: Barrier::new(2),
+            arrived: AtomicU32::new(0),
             start: AtomicU64::new(0),
             end: AtomicU64::new(0),
             epoch: Instant::now(),
         }
     }
 
-    /// Blocks the thread until both are there.
-    fn meet(&self) {
-        self.ready.wait();
+    /// One of the two is there.
+    fn arrive(&self) {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether both are. Nobody blocks its thread for that: a scheduler may have given it the other one as well.
+    fn is_on(&self) -> bool {
+        self.arrived.load(Ordering::Relaxed) == 2
     }
 
     /// Counts a time, with the lock held. Returns whether to go on.

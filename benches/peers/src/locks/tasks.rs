@@ -151,6 +151,13 @@ pub fn mutex_64<L: Locks, S: Scheduler>(times: u64) -> Duration {
     })
 }
 
+async fn meet(contest: &Contest) {
+    contest.arrive();
+    while !contest.is_on() {
+        task::yield_now().await;
+    }
+}
+
 /// Two tasks on two workers.
 pub fn mutex_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
     let runtime = runtime::<S>();
@@ -159,7 +166,7 @@ pub fn mutex_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
     let players = [(); 2].map(|()| {
         let (contest, mutex) = (contest.clone(), mutex.clone());
         runtime.spawn(async move {
-            contest.meet();
+            meet(&contest).await;
             while contest.count(&mut *L::lock(&mutex).await) {}
         })
     });
@@ -225,7 +232,7 @@ pub fn channel_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
     let sending = runtime.spawn({
         let contest = contest.clone();
         async move {
-            contest.meet();
+            meet(&contest).await;
             for n in 0..contest.goal {
                 L::send(&sender, n).await;
             }
@@ -234,7 +241,7 @@ pub fn channel_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
     let receiving = runtime.spawn({
         let contest = contest.clone();
         async move {
-            contest.meet();
+            meet(&contest).await;
             let mut counter = 0;
             while L::receive(&receiver).await.is_some() {
                 contest.count(&mut counter);
