@@ -20,7 +20,7 @@ use aioco::{AioContext, Coroutine, park};
 use common::{Count, OnDrop, assert_cancelled, child, each, eventually, settle, spawn};
 use tempfile::TempDir;
 
-const ENGINES: [Engine; 3] = [Engine::Inline, Engine::Ring, Engine::Workers];
+const ENGINES: [Engine; 4] = [Engine::Inline, Engine::Ring, Engine::LinuxAio, Engine::Workers];
 
 /// Folders of different kinds, and what is special about files there.
 fn folders() -> Vec<(TempDir, bool)> {
@@ -46,6 +46,19 @@ fn open_direct(path: &Path) -> Option<fs::File> {
             println!("SKIPPED with O_DIRECT: {error}");
             None
         }
+    }
+}
+
+/// Whether this system has Linux AIO.
+fn has_linux_aio() -> bool {
+    let mut id: libc::c_ulong = 0;
+    // SAFETY: a valid place for the result, and the context is destroyed again.
+    unsafe {
+        let has = libc::syscall(libc::SYS_io_setup, 1, &raw mut id) == 0;
+        if has {
+            libc::syscall(libc::SYS_io_destroy, id);
+        }
+        has
     }
 }
 
@@ -451,17 +464,49 @@ fn the_engine_is_chosen_by_what_the_file_is_and_says_why() {
                     let wanted = if operation == Operation::Other { waiting } else { Engine::Inline };
                     assert_eq!(file.engine(operation).engine(), wanted);
                     if let Some(direct) = &direct {
-                        println!("direct {operation:?}: {}", direct.engine(operation));
-                        assert_eq!(direct.engine(operation).engine(), waiting);
+                        let choice = direct.engine(operation);
+                        println!("direct {operation:?}: {choice}");
+                        let wanted = match waiting {
+                            Engine::Workers if operation != Operation::Other && has_linux_aio() => Engine::LinuxAio,
+                            _ => waiting,
+                        };
+                        assert_eq!(choice.engine(), wanted);
                     }
                 }
             });
-            let forced = file.with_engine(Engine::Workers);
-            context.block_on(|| {
-                assert_eq!(forced.engine(Operation::Read).engine(), Engine::Workers);
-                assert!(forced.engine(Operation::Read).reason().contains("asked"));
-            });
+            for engine in ENGINES {
+                let forced = File::new(open(&path)).expect("a file").with_engine(engine);
+                context.block_on(|| {
+                    let choice = forced.engine(Operation::Read);
+                    println!("{engine} is asked for: {choice}");
+                    let can = match engine {
+                        Engine::Ring => waiting == Engine::Ring,
+                        Engine::LinuxAio => has_linux_aio(),
+                        _ => true,
+                    };
+                    assert_eq!(choice.engine(), if can { engine } else { Engine::Workers });
+                    assert_eq!(choice.reason() == "it was asked for", can);
+                });
+            }
         }
+    });
+}
+
+/// What isn't a file might block the loop.
+#[test]
+fn linux_aio_is_for_files_and_for_callers_that_have_a_context() {
+    each(|context| {
+        let (pipe, _writer) = io::pipe().expect("a pipe");
+        let pipe = File::new(pipe).expect("a file").with_engine(Engine::LinuxAio);
+        let choice = context.block_on(|| pipe.engine(Operation::Read));
+        assert_eq!(choice.engine(), Engine::Workers);
+        assert!(choice.reason().contains("block"), "{choice}");
+        let error = context.block_on(|| pipe.read_at(&mut [0; 1], 0)).expect_err("pread doesn't read pipes");
+        assert_eq!(error.raw_os_error(), Some(libc::ESPIPE));
+        let (folder, _) = folders().remove(0);
+        let file = File::new(open(&folder.path().join("image"))).expect("a file").with_engine(Engine::LinuxAio);
+        let choice = file.engine(Operation::Read);
+        assert_eq!(choice.engine(), Engine::Workers, "{choice}");
     });
 }
 

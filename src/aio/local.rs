@@ -16,7 +16,7 @@ use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
-use super::request::{Bypass, OnDone, Request};
+use super::request::{Bypass, Interface, OnDone, Request};
 use super::shared::{Due, Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
@@ -324,6 +324,11 @@ impl Local {
         self.shared.with_local(|local| local.monitor.takes_requests()).unwrap_or_default()
     }
 
+    /// Whether the context can use Linux AIO, which is set up if it wasn't; if it can't, why. (A context that has ended can.)
+    pub(crate) fn prepare_linux_aio(&self) -> Result<(), &'static str> {
+        self.shared.with_local(|local| local.linux_aio.prepare(&self.shared.notifier)).unwrap_or(Ok(()))
+    }
+
     /// Has the kernel carry out a request, at the latest when the loop has nothing else to do. Returns whether the context
     /// hasn't ended.
     ///
@@ -334,16 +339,24 @@ impl Local {
     ///
     /// # Panics
     ///
-    /// If the context doesn't [take requests](Self::takes_requests).
-    pub(crate) unsafe fn request(&self, call: &Call, request: &Request) -> bool {
-        // SAFETY: passed on.
-        let queued = self.shared.with_local(|local| unsafe { local.monitor.request(call, request.into()) });
+    /// If the context doesn't [take requests](Self::takes_requests), or Linux AIO isn't [prepared](Self::prepare_linux_aio)
+    /// or has no such requests.
+    pub(crate) unsafe fn request(&self, interface: Interface, call: &Call, request: &Request) -> bool {
+        let queued = self.shared.with_local(|local| match interface {
+            // SAFETY: passed on.
+            Interface::Ring => unsafe { local.monitor.request(call, request.into()) },
+            // SAFETY: passed on.
+            Interface::LinuxAio => unsafe { local.linux_aio.request(call, request.into()) },
+        });
         queued.is_some()
     }
 
     /// Cancels a request that was made here, and blocks until it is done.
-    pub(crate) fn finish(&self, request: &Request) {
-        let finished = self.shared.with_local(|local| local.monitor.finish(request, &mut local.fired));
+    pub(crate) fn finish(&self, interface: Interface, request: &Request) {
+        let finished = self.shared.with_local(|local| match interface {
+            Interface::Ring => local.monitor.finish(request, &mut local.fired),
+            Interface::LinuxAio => local.linux_aio.finish(request, &mut local.fired),
+        });
         // A context that has ended has finished its requests.
         finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
     }

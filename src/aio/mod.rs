@@ -62,6 +62,7 @@ mod fdmon;
 mod handler;
 mod home_cell;
 mod io_thread;
+mod linux_aio;
 mod local;
 pub(crate) mod notify;
 mod parameters;

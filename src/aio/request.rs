@@ -1,4 +1,4 @@
-//! Requests that somebody else carries out: the kernel, through the context's ring, or a worker thread.
+//! Requests that somebody else carries out: the kernel, through the context's ring or Linux AIO, or a worker thread.
 //!
 //! # How a request goes round
 //!
@@ -44,6 +44,14 @@ pub(crate) struct Request {
 unsafe impl Send for Request {}
 // SAFETY: as above.
 unsafe impl Sync for Request {}
+
+/// Which way a request goes to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interface {
+    /// The context's io_uring.
+    Ring,
+    LinuxAio,
+}
 
 /// What happens when a request is done.
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ use super::bh::{self, Queue, Scheduled};
 use super::builder::{self, MonitorChoice};
 use super::fdmon::{Monitor, MonitorKind, Side};
 use super::home_cell::HomeCell;
+use super::linux_aio::LinuxAio;
 use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
 use super::polling::Sources;
@@ -63,6 +64,7 @@ pub(super) struct Loop {
     /// Callbacks that are to run.
     pub(super) due: VecDeque<Due>,
     pub(super) monitor: Monitor,
+    pub(super) linux_aio: LinuxAio,
     pub(super) timers: Timers,
     pub(super) handlers: Slab<Arc<handler::Node>>,
     /// Requests without coroutines.
@@ -97,6 +99,7 @@ impl Shared {
             fired: Vec::new(),
             due: VecDeque::new(),
             monitor,
+            linux_aio: LinuxAio::default(),
             timers: Timers::new(),
             handlers: Slab::new(),
             bypasses: Slab::new(),
@@ -184,13 +187,15 @@ impl Shared {
 
     /// See [`Local::stats`](super::Local::stats).
     pub(super) fn stats(&self) -> Stats {
-        let figures = self.with_local(|local| (local.monitor.calls(), local.polls, local.rests));
-        let (calls, polls, rests) = figures.unwrap_or_default();
+        let figures =
+            self.with_local(|local| (local.monitor.calls(), local.linux_aio.submits(), local.polls, local.rests));
+        let (calls, submits, polls, rests) = figures.unwrap_or_default();
         Stats {
             waits: calls.waits + rests,
             signals: self.signals.load(Ordering::Relaxed),
             notifier_reads: calls.notifier_reads,
             control_calls: calls.controls,
+            linux_aio_submits: submits,
             polls: polls.polls,
             poll_hits: polls.hits,
             polled: polls.polled,
@@ -210,7 +215,10 @@ impl Shared {
     pub(super) fn end(self: &Arc<Self>) {
         let _home = self.enter();
         if self.process != process::id() {
-            self.with_local(|local| local.monitor.disown());
+            self.with_local(|local| {
+                local.monitor.disown();
+                local.linux_aio.disown();
+            });
         }
         self.ended.store(true, Ordering::Relaxed);
         // Every push from another thread is followed by `Notify::tell`: it either is seen by the drain below, or sees
@@ -231,7 +239,10 @@ impl Shared {
             }
         }
         // Requests of coroutines that are driven by their handles: the kernel has their memory until then.
-        let finished = self.with_local(|local| local.monitor.finish_all(&mut local.fired));
+        let finished = self.with_local(|local| {
+            local.linux_aio.finish_all(&mut local.fired)?;
+            local.monitor.finish_all(&mut local.fired)
+        });
         finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
         let local = self.local.with(Option::take);
         if let Some(mut local) = local {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::handler::Node;
 use super::shared::{Due, Shared};
-use super::turn::{MAX_BUSY_TURNS, Seen};
+use super::turn::MAX_BUSY_TURNS;
 use super::waiter::Waiter;
 
 impl Shared {
@@ -23,7 +23,7 @@ impl Shared {
             // Sources are user code.
             if !may_sleep || local.has_more_work(self) {
                 if !local.monitor.has_news() && local.busy_turns < MAX_BUSY_TURNS {
-                    return Ok(Seen { descriptors: 0, told: local.skip_wait(self) });
+                    return local.skip_wait(self);
                 }
                 return local.wait(self, Some(Duration::ZERO));
             }
@@ -68,7 +68,8 @@ impl Shared {
         let window = self.with_local(|local| {
             let window = local.sources.window(local.parameters.polling, start);
             let seen_otherwise: usize = local.sources.polled.iter().map(|node| node.watch_count()).sum();
-            if window.is_zero() || local.monitor.hidden_watches() > seen_otherwise {
+            let hidden = local.monitor.hidden_watches() + local.linux_aio.hidden_requests();
+            if window.is_zero() || hidden > seen_otherwise {
                 return Ok(Duration::ZERO);
             }
             // What is to be watched has to be watched before a look shows anything.
@@ -83,7 +84,8 @@ impl Shared {
         }
         listed.begin();
         let found = loop {
-            if self.notify.is_told() || self.with_local(|local| local.monitor.has_news()).unwrap_or_default() {
+            let has_news = self.with_local(|local| local.monitor.has_news() || local.linux_aio.has_news());
+            if self.notify.is_told() || has_news.unwrap_or_default() {
                 break true;
             }
             if listed.look(start) {

@@ -15,6 +15,8 @@ pub struct Stats {
     /// System calls that only told the kernel what to watch. With poll there are none; with io_uring there are few,
     /// because watches go with the next wait.
     pub control_calls: u64,
+    /// System calls that handed requests to Linux AIO.
+    pub linux_aio_submits: u64,
     /// How often the loop [polled](super::Polling) before a sleep.
     pub polls: u64,
     /// How often that found something, so that there was no sleep.

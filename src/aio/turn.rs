@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::bh_state::Urgency;
 use super::fdmon::Batch;
@@ -42,14 +42,11 @@ impl Shared {
         const ENDED: &str = "a context that has ended was polled";
         let waited = self.with_local(|local| {
             let waited = match local.plan(self, blocking) {
-                Plan::Run => {
-                    local.skip_wait(self);
-                    Ok(())
-                }
-                Plan::Wait(timeout) => local.wait(self, timeout).map(drop),
+                Plan::Run => local.skip_wait(self),
+                Plan::Wait(timeout) => local.wait(self, timeout),
                 Plan::PollFirst(timeout) => return Err(timeout),
             };
-            Ok(waited.map(|()| mem::take(&mut local.fired)))
+            Ok(waited.map(|_| mem::take(&mut local.fired)))
         });
         let waited = waited.expect(ENDED).unwrap_or_else(|timeout| {
             self.poll_then_wait(timeout)?;
@@ -154,6 +151,8 @@ impl Loop {
     fn plan(&mut self, shared: &Shared, blocking: bool) -> Plan {
         self.listen(shared);
         self.bottom_halves.refill(&shared.scheduled);
+        // What the kernel carries out at once is something to run. An error comes again with the wait.
+        let _ = self.linux_aio.exchange(&mut self.fired);
         let bottom_halves = self.bottom_halves.urgency();
         let busy = self.has_work(shared) || bottom_halves == Urgency::Now;
         if busy && self.busy_turns < MAX_BUSY_TURNS {
@@ -163,6 +162,10 @@ impl Loop {
             return Plan::Wait(Some(Duration::ZERO));
         }
         let mut timeout = self.timers.timeout();
+        if let Some(attempt) = self.linux_aio.next_attempt() {
+            let pause = attempt.saturating_duration_since(Instant::now());
+            timeout = Some(timeout.map_or(pause, |timeout| timeout.min(pause)));
+        }
         if bottom_halves == Urgency::Idle {
             timeout = Some(timeout.map_or(IDLE_WAIT, |timeout| timeout.min(IDLE_WAIT)));
         }
@@ -188,38 +191,48 @@ impl Loop {
     }
 
     /// Looks at the clock instead of waiting.
-    pub(super) fn skip_wait(&mut self, shared: &Shared) -> bool {
+    pub(super) fn skip_wait(&mut self, shared: &Shared) -> io::Result<Seen> {
         self.busy_turns += 1;
         if self.monitor.has_requests() {
             // The kernel goes to work while coroutines run. An error comes again with the next wait, which reports it.
             let _ = self.monitor.submit();
         }
-        let told = self.listen(shared);
-        self.timers.expire(&mut self.fired);
-        told
+        self.linux_aio.exchange(&mut self.fired)?;
+        Ok(self.look_around(shared))
     }
 
     /// Asks the monitor, which may sleep; the clock; and what other threads have to say.
     pub(super) fn wait(&mut self, shared: &Shared, timeout: Option<Duration>) -> io::Result<Seen> {
         self.busy_turns = 0;
+        // Those who polled may have made requests.
+        self.linux_aio.exchange(&mut self.fired)?;
         // A loop that watches nothing sleeps without its monitor; but a ring keeps deadlines better.
-        if timeout.is_none() && self.monitor.watches_nothing() {
+        if timeout.is_none() && self.fired.is_empty() && self.monitor.watches_nothing() && self.linux_aio.is_idle() {
             self.rests += 1;
             if shared.notify.announce_sleep(Sleep::Resting) {
                 futex::wait(shared.notify.word(), Sleep::Resting as u32, None);
             }
-            return Ok(Seen { descriptors: 0, told: self.listen(shared) });
+            return Ok(self.look_around(shared));
         }
-        let may_sleep = timeout != Some(Duration::ZERO) && shared.notify.announce_sleep(Sleep::Watching);
+        let is_idle = self.fired.is_empty() && timeout != Some(Duration::ZERO);
+        let may_sleep = is_idle && shared.notify.announce_sleep(Sleep::Watching);
         let (timeout, batch) = match may_sleep {
             true => (timeout, self.parameters.coalescing.batch()),
             false => (Some(Duration::ZERO), Batch::ONE),
         };
         let waited = self.monitor.wait(timeout, batch, &mut self.fired);
+        // After the notifier was cleared: who completes something from here on signals it again.
+        let exchanged = self.linux_aio.exchange(&mut self.fired);
+        let seen = self.look_around(shared);
+        waited.and(exchanged).map(|()| seen)
+    }
+
+    /// Accepts what other threads have told the loop, and looks at the clock.
+    fn look_around(&mut self, shared: &Shared) -> Seen {
         let descriptors = self.fired.len();
         let told = self.listen(shared);
         self.timers.expire(&mut self.fired);
-        waited.map(|_| Seen { descriptors, told })
+        Seen { descriptors, told }
     }
 
     /// Accepts what other threads have told the loop. Returns whether there is work.

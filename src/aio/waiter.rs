@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::fdmon::Side;
+use super::request::Told;
 use super::{handler, timer};
 
 /// Somebody whom the loop tells, on its own thread, that an event has come.
@@ -17,6 +18,16 @@ pub(super) enum Waiter {
     Timer(Arc<timer::Node>),
     /// The loop's request of this number. It goes on in its turn.
     Bypass(u64),
+}
+
+impl From<Told> for Waiter {
+    /// Who is told by the loop of a request's own context.
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Waker(waker) => Self::Waker(waker),
+            Told::Context(number, _) => Self::Bypass(number),
+        }
+    }
 }
 
 impl Waiter {

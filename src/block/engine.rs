@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::aio::Local;
-use crate::primitive::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::file::Facts;
 
 /// A way to carry out a request. See [the module](super#engines).
@@ -14,6 +14,9 @@ pub enum Engine {
     Inline,
     /// The context's io_uring.
     Ring,
+    /// Linux AIO, of the context. It is for files and block devices, and neither allocates nor frees. The kernel may block the
+    /// thread that submits, always if the page cache is in the way, seldom with direct I/O.
+    LinuxAio,
     /// Threads that make system calls for others. There are 64 at most, and none that isn't needed.
     Workers,
 }
@@ -23,6 +26,7 @@ impl fmt::Display for Engine {
         f.write_str(match self {
             Self::Inline => "inline",
             Self::Ring => "ring",
+            Self::LinuxAio => "linux-aio",
             Self::Workers => "workers",
         })
     }
@@ -86,6 +90,8 @@ pub(super) struct Policy {
     misses: AtomicU32,
     /// When writes were slow the last time, in nanoseconds after [`Policy::start`]; 0 if never.
     slow_write: AtomicU64,
+    /// Whether the kernel carries out only reads and writes of this file by Linux AIO.
+    no_linux_aio_for_others: AtomicBool,
     start: Instant,
 }
 
@@ -104,9 +110,18 @@ const SLOW: Duration = Duration::from_millis(1);
 /// For so long after a slow write, writes aren't inline.
 const SLOW_FOR: Duration = Duration::from_millis(100);
 
+const NO_CONTEXT: &str = "the caller is no coroutine of an AioContext";
+
 impl Policy {
     pub(super) fn new(facts: Facts) -> Self {
-        Self { facts, forced: None, misses: AtomicU32::new(0), slow_write: AtomicU64::new(0), start: Instant::now() }
+        Self {
+            facts,
+            forced: None,
+            misses: AtomicU32::new(0),
+            slow_write: AtomicU64::new(0),
+            no_linux_aio_for_others: AtomicBool::new(false),
+            start: Instant::now(),
+        }
     }
 
     pub(super) fn force(&mut self, engine: Engine) {
@@ -119,10 +134,10 @@ impl Policy {
 
     /// How a coroutine of this context, or of another home (`None`), has a request carried out.
     pub(super) fn way(&self, operation: Operation, context: Option<&Local>) -> Way {
-        let others = self.others(context).engine;
         if let Some(forced) = self.forced {
-            return Way::By(if forced == Engine::Ring { others } else { forced });
+            return Way::By(self.by(forced, operation, context).engine);
         }
+        let others = self.others(operation, context).engine;
         let Facts { is_direct, is_memory, is_storage, .. } = self.facts;
         match operation {
             Operation::Read | Operation::Write if is_memory => Way::By(Engine::Inline),
@@ -134,14 +149,8 @@ impl Policy {
 
     /// What is said about it.
     pub(super) fn choice(&self, operation: Operation, context: Option<&Local>) -> EngineChoice {
-        let others = self.others(context);
-        if let Some(engine) = self.forced {
-            let reason = "it was asked for";
-            return if engine == Engine::Ring {
-                EngineChoice { reason, ..others }
-            } else {
-                EngineChoice { engine, reason }
-            };
+        if let Some(forced) = self.forced {
+            return self.by(forced, operation, context);
         }
         match self.way(operation, context) {
             Way::By(Engine::Inline) => EngineChoice { engine: Engine::Inline, reason: "the file is in memory" },
@@ -150,19 +159,61 @@ impl Policy {
                 reason: "the page cache may have the data; otherwise it is waited for",
             },
             Way::Timed => EngineChoice { engine: Engine::Inline, reason: "the page cache takes the data" },
-            Way::By(_) => others,
+            Way::By(_) => self.others(operation, context),
+        }
+    }
+
+    /// The engine that was asked for, if the caller can have it; else what does its work.
+    fn by(&self, forced: Engine, operation: Operation, context: Option<&Local>) -> EngineChoice {
+        let others = self.others(operation, context);
+        let asked_for = EngineChoice { engine: forced, reason: "it was asked for" };
+        match forced {
+            Engine::Ring if others.engine != Engine::Ring => others,
+            Engine::LinuxAio => match self.linux_aio(operation, context) {
+                Ok(()) => asked_for,
+                Err(reason) => EngineChoice { engine: Engine::Workers, reason },
+            },
+            _ => asked_for,
         }
     }
 
     /// The engine for what may have to wait.
-    fn others(&self, context: Option<&Local>) -> EngineChoice {
+    fn others(&self, operation: Operation, context: Option<&Local>) -> EngineChoice {
+        let workers = |reason| EngineChoice { engine: Engine::Workers, reason };
         match context {
             Some(context) if context.takes_requests() => {
                 EngineChoice { engine: Engine::Ring, reason: "the context has a ring" }
             }
-            Some(_) => EngineChoice { engine: Engine::Workers, reason: "the context has no ring" },
-            None => EngineChoice { engine: Engine::Workers, reason: "the caller is no coroutine of an AioContext" },
+            Some(_) if self.facts.is_direct && operation != Operation::Other => {
+                match self.linux_aio(operation, context) {
+                    Ok(()) => EngineChoice {
+                        engine: Engine::LinuxAio,
+                        reason: "the context has no ring, and direct I/O takes no thread",
+                    },
+                    Err(reason) => workers(reason),
+                }
+            }
+            Some(_) => workers("the context has no ring"),
+            None => workers(NO_CONTEXT),
         }
+    }
+
+    /// Whether the caller can have such requests carried out by Linux AIO; why not.
+    fn linux_aio(&self, operation: Operation, context: Option<&Local>) -> Result<(), &'static str> {
+        let Some(context) = context else { return Err(NO_CONTEXT) };
+        if !self.facts.is_storage {
+            return Err("Linux AIO would block: this is neither a regular file nor a block device");
+        }
+        if operation == Operation::Other && self.no_linux_aio_for_others.load(Ordering::Relaxed) {
+            return Err("Linux AIO only reads and writes this file");
+        }
+        context.prepare_linux_aio()
+    }
+
+    /// Notes that what neither reads nor writes was refused. Returns whether that may have been because of Linux AIO: then
+    /// it won't be asked again.
+    pub(super) fn note_no_linux_aio_for_others(&self) -> bool {
+        self.forced == Some(Engine::LinuxAio) && !self.no_linux_aio_for_others.swap(true, Ordering::Relaxed)
     }
 
     fn may_be_there(&self) -> bool {

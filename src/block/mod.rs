@@ -39,13 +39,22 @@
 //! | direct (`O_DIRECT`) | ring | ring | ring |
 //! | tmpfs, ramfs | inline | inline | ring |
 //! | page cache | inline if the data is there, else ring | inline, while that is quick | ring |
-//! | no ring (see [`aio`](crate::aio#monitors)) | workers in its place | | |
+//! | direct, no ring (see [`aio`](crate::aio#monitors)) | Linux AIO | Linux AIO | workers |
+//! | others, no ring | workers in its place | workers in its place | workers |
 //!
 //! *Inline* is a system call that the caller makes itself: a copy from or to memory takes less time than to have
 //! somebody else do it, and for a page cache the kernel hands requests of a ring to threads of its own. A read is inline
 //! only if it needn't wait (`RWF_NOWAIT`). A write to the page cache may have to wait for the disk when there is much to
 //! write back; if one takes long, those of the next tenth of a second aren't inline. After 64 requests in a row the
 //! others have their turn.
+//!
+//! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in all;
+//! the kernel then takes some more, and what it doesn't take waits. A context that can't have it (that limit, a kernel
+//! without it, a filter) takes workers in its place for as long as it lives, and the reason names the limit. It has no way
+//! to cancel a request: who is to end waits for it. Where the kernel has to wait before it can begin (for a block of the
+//! file's map, for room in the device's queue, for space behind the end of the file), the thread waits with it; so for what is
+//! in the page cache, or is to come there, it is taken only if it was [asked for](File::with_engine). Then it flushes, too,
+//! if the kernel can do that (since Linux 4.18).
 
 mod aligned;
 mod bypass;

@@ -13,10 +13,11 @@ use std::time::Instant;
 use super::engine::{Engine, Operation, Policy, Way};
 use super::workers;
 use crate::aio::Local;
-use crate::aio::request::{OnDone, Request};
+use crate::aio::request::{Interface, OnDone, Request};
 use crate::coroutine::{self, yield_now};
 use crate::park;
 use crate::sys::file::{Call, NO_WAIT};
+use crate::sys::linux_aio;
 
 /// Where a request comes from.
 #[derive(Debug)]
@@ -51,14 +52,14 @@ impl Caller {
 pub(super) enum Started {
     /// It has been carried out, with this result.
     Done(i64),
-    /// It is pending, with the ring or with a worker.
+    /// It is pending, with the kernel or with a worker.
     Pending(Carrier),
 }
 
 /// Who has a pending request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Carrier {
-    Ring,
+    Kernel(Interface),
     Worker,
 }
 
@@ -105,10 +106,15 @@ pub(super) unsafe fn start(
         },
     };
     request.begin(on_done());
-    match (engine, caller) {
+    let interface = match engine {
+        Engine::Ring => Some(Interface::Ring),
+        Engine::LinuxAio if linux_aio::can(&call.what) => Some(Interface::LinuxAio),
+        _ => None,
+    };
+    match (interface, caller) {
         // SAFETY: contract.
-        (Engine::Ring, Caller::Context(context)) => match unsafe { context.request(&call, request) } {
-            true => Started::Pending(Carrier::Ring),
+        (Some(interface), Caller::Context(context)) => match unsafe { context.request(interface, &call, request) } {
+            true => Started::Pending(Carrier::Kernel(interface)),
             false => Started::Done(-i64::from(libc::ECANCELED)),
         },
         _ => {
@@ -122,7 +128,7 @@ pub(super) unsafe fn start(
 /// Has a pending request cancelled, and blocks until it is done.
 pub(super) fn finish(caller: &Caller, carrier: Carrier, request: &Request) {
     match (carrier, caller) {
-        (Carrier::Ring, Caller::Context(context)) => context.finish(request),
+        (Carrier::Kernel(interface), Caller::Context(context)) => context.finish(interface, request),
         _ => workers::finish(request),
     }
 }

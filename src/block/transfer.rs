@@ -119,11 +119,18 @@ impl Target<'_> {
     /// A request that moves nothing.
     pub(super) fn other(self, what: What, offset: u64) -> io::Result<()> {
         let mut again = Again::default();
-        // SAFETY: it names no memory.
-        while again.check(unsafe { self.call(Operation::Other, what, offset, 0) })?.is_none() {
+        loop {
+            // SAFETY: it names no memory.
+            let result = unsafe { self.call(Operation::Other, what, offset, 0) };
+            let refused = result == -i64::from(libc::EINVAL) && matches!(what, What::Sync { .. });
+            if refused && self.policy.note_no_linux_aio_for_others() {
+                continue;
+            }
+            if again.check(result)?.is_some() {
+                return Ok(());
+            }
             again.pause();
         }
-        Ok(())
     }
 
     /// # Safety

@@ -7,6 +7,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+#[cfg(test)]
+use super::fault;
+
 /// The most bytes that Linux moves in one call, rounded down: see read(2).
 pub(crate) const MAX_BYTES: usize = 0x7fff_f000 & !0xffff;
 
@@ -71,7 +74,13 @@ impl Call {
     /// What it names is valid: buffers for their length, and vectors and the buffers that they name; those that are read
     /// into for writes by the kernel.
     pub(crate) unsafe fn run(self) -> i64 {
-        let Self { fd, what, offset, flags } = self;
+        let call = self;
+        #[cfg(test)]
+        let call = match fault::on_call(call) {
+            Ok(call) => call,
+            Err(result) => return result,
+        };
+        let Self { fd, what, offset, flags } = call;
         let offset = offset as libc::off_t;
         let one = |base: *mut u8, len: u32| libc::iovec { iov_base: base.cast(), iov_len: len as usize };
         // SAFETY: contract; and the kernel checks the rest.

@@ -2,8 +2,9 @@
 //!
 //! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
 //! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel
-//! ([`ring`]), requests to files ([`file`]), and a call at thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on
-//! `EINTR`, and returns `io::Result`.
+//! ([`ring`]), requests to files ([`file`]), also without a ring ([`linux_aio`]), and a call at thread exit
+//! ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`. Unit
+//! tests plan faults in front of them (`fault`).
 //!
 //! # Safety
 //!
@@ -12,8 +13,11 @@
 
 pub(crate) mod epoll;
 pub(crate) mod eventfd;
+#[cfg(test)]
+pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod futex;
+pub(crate) mod linux_aio;
 pub(crate) mod mmap;
 pub(crate) mod poll;
 pub(crate) mod ring;

@@ -19,6 +19,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+#[cfg(test)]
+use super::fault;
 use super::file::{Call, What};
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
@@ -130,6 +132,8 @@ impl Ring {
     /// completion with this token has been taken out, also if the ring is dropped before that. (Vectors themselves only
     /// until it has been submitted.)
     pub(crate) unsafe fn request(&mut self, call: &Call, token: u64) {
+        #[cfg(test)]
+        let call = &fault::on_request(*call, token);
         let fd = Fd(call.fd);
         let flags = call.flags;
         let entry = match call.what {
@@ -229,6 +233,8 @@ impl Ring {
 
     /// io_uring_enter(2).
     fn call(&mut self, want: u32, min_wait_micros: u32, timeout: Option<Duration>) -> io::Result<()> {
+        #[cfg(test)]
+        fault::on_enter()?;
         let queued = self.ring.submission().len() as u32;
         let timespec = timeout.map(Timespec::from);
         let mut args = SubmitArgs::new().min_wait_usec(min_wait_micros);
@@ -264,7 +270,10 @@ impl Ring {
 }
 
 fn token_and_result(completion: cqueue::Entry) -> (u64, i32) {
-    (completion.user_data(), completion.result())
+    let (token, result) = (completion.user_data(), completion.result());
+    #[cfg(test)]
+    let result = fault::result(token, result.into()) as i32;
+    (token, result)
 }
 
 impl fmt::Debug for Ring {

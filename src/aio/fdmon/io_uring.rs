@@ -30,7 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::request::{Request, Told};
+use super::super::request::Request;
 use super::super::slab::{self, Slab};
 use super::super::waiter::Waiter;
 use super::{Batch, Calls, Failed, Side};
@@ -286,10 +286,7 @@ impl IoUring {
                     // SAFETY: the request is pending, and the kernel is done with it.
                     match unsafe { Request::complete(request, result.into()) } {
                         Some(told) => {
-                            fired.push(match told {
-                                Told::Waker(waker) => Waiter::Waker(waker),
-                                Told::Context(number, _) => Waiter::Bypass(number),
-                            });
+                            fired.push(told.into());
                             Seen::Ready
                         }
                         None => Seen::Ends,
