@@ -59,6 +59,8 @@
 mod aligned;
 mod bypass;
 mod engine;
+#[cfg(test)]
+mod faults;
 mod file;
 mod group;
 mod perform;

@@ -222,18 +222,11 @@ impl Context {
     fn get(&mut self, least: usize, most: usize, mut each: impl FnMut(u64, i64)) -> io::Result<usize> {
         let mut events = [Event::default(); EVENTS];
         let most = most.min(EVENTS);
-        // SAFETY: 4, there is room for so many. There is no timeout.
+        let no_timeout = ptr::null_mut::<libc::timespec>();
+        let events_at = events.as_mut_ptr();
         let got = super::retry(|| {
-            check(unsafe {
-                libc::syscall(
-                    libc::SYS_io_getevents,
-                    self.id.0,
-                    least,
-                    most,
-                    events.as_mut_ptr(),
-                    ptr::null_mut::<libc::timespec>(),
-                )
-            })
+            // SAFETY: 4, there is room for so many.
+            check(unsafe { libc::syscall(libc::SYS_io_getevents, self.id.0, least, most, events_at, no_timeout) })
         })?;
         events[..got].iter().for_each(|&event| tell(event, &mut each));
         Ok(got)
