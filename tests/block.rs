@@ -17,7 +17,7 @@ use std::time::Duration;
 use aioco::aio::{self, MonitorKind};
 use aioco::block::{self, AlignedBuf, Engine, File, Misaligned, Operation};
 use aioco::{AioContext, Coroutine, park};
-use common::{Count, OnDrop, assert_cancelled, child, each, eventually, settle, spawn};
+use common::{Count, OnDrop, assert_cancelled, child, each, eventually, forbid, settle, spawn};
 use tempfile::TempDir;
 
 const ENGINES: [Engine; 4] = [Engine::Inline, Engine::Ring, Engine::LinuxAio, Engine::Workers];
@@ -49,6 +49,27 @@ fn open_direct(path: &Path) -> Option<fs::File> {
     }
 }
 
+/// A file through the page cache and, if the file system can do it, for direct I/O; and what transfers are multiples of.
+fn opened(path: &Path) -> Vec<(fs::File, usize)> {
+    let cached = (open(path), 1);
+    [cached].into_iter().chain(open_direct(path).map(|file| (file, 4096))).collect()
+}
+
+/// The file through each engine, as often as it can be [opened]; says what carries out its requests. With it, what
+/// transfers are multiples of.
+fn through_each_engine(context: &AioContext, path: &Path) -> Vec<(File, usize)> {
+    let mut files = Vec::new();
+    for engine in ENGINES {
+        for (file, unit) in opened(path) {
+            let file = File::new(file).expect("a file").with_engine(engine);
+            let choice = context.block_on(|| file.engine(Operation::Read));
+            println!("{engine}, {}: {choice}", if unit == 1 { "page cache" } else { "direct" });
+            files.push((file, unit));
+        }
+    }
+    files
+}
+
 /// Whether this system has Linux AIO.
 fn has_linux_aio() -> bool {
     let mut id: libc::c_ulong = 0;
@@ -77,6 +98,13 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
+/// The same bytes, where direct I/O can reach them.
+fn aligned(bytes: &[u8]) -> AlignedBuf {
+    let mut buffer = AlignedBuf::new(bytes.len(), 4096);
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
 // ---- transfers ------------------------------------------------------------------------------------------------------
 
 /// Random operations through each engine, against a model of the file.
@@ -85,31 +113,31 @@ fn whatever_is_done_through_whatever_engine_the_file_is_what_a_simple_model_says
     each(|context| {
         for (folder, _) in folders() {
             let path = folder.path().join("image");
-            let mut files: Vec<_> =
-                ENGINES.map(|engine| File::new(open(&path)).expect("a file").with_engine(engine)).into();
-            files.push(File::new(open(&path)).expect("a file"));
+            let mut files = through_each_engine(context, &path);
+            files.extend(opened(&path).into_iter().map(|(file, unit)| (File::new(file).expect("a file"), unit)));
             context.block_on(|| {
                 let mut random = Random(42);
                 let mut model: Vec<u8> = Vec::new();
                 for step in 0..400 {
-                    let file = &files[random.below(files.len())];
-                    let offset = random.below(60_000);
-                    let len = random.below(9000);
+                    let (file, unit) = &files[random.below(files.len())];
+                    let offset = random.below(60_000) / unit * unit;
+                    let len = random.below(9000) / unit * unit;
+                    let part = len / 3 / unit * unit;
                     match random.below(8) {
                         0 | 1 => {
-                            let data = pattern(step as u8, len);
+                            let data = aligned(&pattern(step as u8, len));
                             file.write_all_at(&data, offset as u64).expect("a write");
                             put(&mut model, offset, &data);
                         }
                         2 => {
-                            let data = pattern(step as u8, len);
-                            let (first, second) = data.split_at(len / 3);
+                            let data = aligned(&pattern(step as u8, len));
+                            let (first, second) = data.split_at(part);
                             let slices = &mut [IoSlice::new(first), IoSlice::new(&[]), IoSlice::new(second)];
                             file.write_all_vectored_at(slices, offset as u64).expect("a write");
                             put(&mut model, offset, &data);
                         }
                         3 => {
-                            let data = pattern(step as u8, len);
+                            let data = aligned(&pattern(step as u8, len));
                             file.write_all_at_fua(&data, offset as u64).expect("a write");
                             put(&mut model, offset, &data);
                         }
@@ -125,22 +153,24 @@ fn whatever_is_done_through_whatever_engine_the_file_is_what_a_simple_model_says
                             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
                         },
                         6 => {
-                            let (mut first, mut second) = (vec![1; len / 2], vec![2; len - len / 2]);
+                            let (mut first, mut second) =
+                                (AlignedBuf::new(part, 4096), AlignedBuf::new(len - part, 4096));
                             let slices = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
                             let read = file.read_vectored_at(slices, offset as u64).expect("a read");
-                            first.append(&mut second);
-                            check(&model, offset, &first, read);
+                            check(&model, offset, &[&first[..], &second].concat(), read);
                         }
                         _ => {
-                            let mut data = vec![1; len];
+                            let mut data = aligned(&vec![1; len]);
                             let read = file.read_at(&mut data, offset as u64).expect("a read");
                             check(&model, offset, &data, read);
                         }
                     }
                 }
-                files[0].flush().expect("a flush");
-                files[1].flush_all().expect("a flush");
-                files[2].allocate(0, 100_000).expect("space");
+                for (file, _) in &files {
+                    file.flush().expect("a flush");
+                    file.flush_all().expect("a flush");
+                    file.allocate(0, 100_000).expect("space");
+                }
                 model.resize(model.len().max(100_000), 0);
                 assert_eq!(fs::read(&path).expect("it is there"), model);
             });
@@ -169,39 +199,47 @@ fn direct_transfers_are_aligned_or_a_typed_error_and_end_where_the_file_ends() {
     each(|context| {
         let (folder, _) = folders().remove(0);
         let path = folder.path().join("image");
-        fs::write(&path, pattern(1, 10_000)).expect("a file");
         let Some(file) = open_direct(&path) else { return };
-        let file = File::new(file).expect("a file");
-        let (memory, offsets) = file.alignment();
-        println!("aligned to {memory} in memory and {offsets} in the file");
-        context.block_on(|| {
-            let mut buffer = AlignedBuf::new(16_384, 4096);
-            assert_eq!(file.read_at(&mut buffer, 0).expect("a read"), 10_000);
-            assert!(buffer[..10_000] == pattern(1, 10_000));
-            assert_eq!(file.read_at(&mut buffer, 8192).expect("a read"), 10_000 - 8192);
-            assert_eq!(file.read_at(&mut buffer, 12_288).expect("a read"), 0);
-            let error = file.read_exact_at(&mut buffer, 0).expect_err("it ends first");
-            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-            println!("{error}");
-            for (from, len, offset) in [(1, 4096, 0), (0, 4097, 0), (0, 4096, 1)] {
-                for error in [
-                    file.read_at(&mut buffer[from..from + len], offset).expect_err("misaligned"),
-                    file.write_all_at(&buffer[from..from + len], offset).expect_err("misaligned"),
-                    file.read_vectored_at(&mut [IoSliceMut::new(&mut buffer[from..from + len])], offset)
-                        .expect_err("misaligned"),
-                ] {
-                    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-                    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Misaligned>());
-                    assert!(inner.expect("typed").alignment() > 1, "{error}");
+        for engine in ENGINES {
+            fs::write(&path, pattern(1, 10_000)).expect("a file");
+            let file = File::new(file.try_clone().expect("a duplicate")).expect("a file").with_engine(engine);
+            let (memory, offsets) = file.alignment();
+            println!("aligned to {memory} in memory and {offsets} in the file");
+            context.block_on(|| {
+                let mut buffer = AlignedBuf::new(16_384, 4096);
+                assert_eq!(file.read_at(&mut buffer, 0).expect("a read"), 10_000);
+                assert!(buffer[..10_000] == pattern(1, 10_000));
+                assert_eq!(file.read_at(&mut buffer, 8192).expect("a read"), 10_000 - 8192);
+                assert_eq!(file.read_at(&mut buffer, 12_288).expect("a read"), 0);
+                let error = file.read_exact_at(&mut buffer, 0).expect_err("it ends first");
+                assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+                println!("{error}");
+                for (from, len, offset) in [(1, 4096, 0), (0, 4097, 0), (0, 4096, 1)] {
+                    for error in [
+                        file.read_at(&mut buffer[from..from + len], offset).expect_err("misaligned"),
+                        file.write_all_at(&buffer[from..from + len], offset).expect_err("misaligned"),
+                        file.read_vectored_at(&mut [IoSliceMut::new(&mut buffer[from..from + len])], offset)
+                            .expect_err("misaligned"),
+                    ] {
+                        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Misaligned>());
+                        assert!(inner.expect("typed").alignment() > 1, "{error}");
+                    }
                 }
-            }
-            buffer[..8192].copy_from_slice(&pattern(9, 8192));
-            file.write_all_at(&buffer[..8192], 4096).expect("a write");
-            file.flush().expect("a flush");
-        });
-        let mut wanted = pattern(1, 10_000);
-        put(&mut wanted, 4096, &pattern(9, 8192));
-        assert!(fs::read(&path).expect("it is there") == wanted);
+                // The whole is aligned, its parts aren't.
+                let (first, second) = buffer[..4096].split_at_mut(100);
+                let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
+                let error = file.read_vectored_at(slices, 0).expect_err("misaligned");
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Misaligned>());
+                assert!(inner.expect("typed").alignment() > 1, "{error}");
+                buffer[..8192].copy_from_slice(&pattern(9, 8192));
+                file.write_all_at(&buffer[..8192], 4096).expect("a write");
+                file.flush().expect("a flush");
+            });
+            let mut wanted = pattern(1, 10_000);
+            put(&mut wanted, 4096, &pattern(9, 8192));
+            assert!(fs::read(&path).expect("it is there") == wanted);
+        }
     });
 }
 
@@ -232,20 +270,20 @@ fn long_lists_of_vectors_and_long_transfers_are_split() {
 fn many_coroutines_read_and_write_one_file() {
     each(|context| {
         for (folder, _) in folders() {
-            for engine in ENGINES {
-                let path = folder.path().join(engine.to_string());
-                let file = Arc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+            let path = folder.path().join("image");
+            for (file, _) in through_each_engine(context, &path) {
+                let file = Arc::new(file);
                 let coroutines: Vec<_> = (0..64)
                     .map(|number: u8| {
                         let file = file.clone();
                         spawn(context, move || {
                             let offset = u64::from(number) * 4096;
+                            let mut back = AlignedBuf::new(4096, 4096);
                             for round in 0..10 {
-                                let data = pattern(number ^ round, 4096);
+                                let data = aligned(&pattern(number ^ round, 4096));
                                 file.write_all_at(&data, offset).expect("a write");
-                                let mut back = [0; 4096];
                                 file.read_exact_at(&mut back, offset).expect("a read");
-                                assert!(back[..] == data);
+                                assert!(back[..] == data[..]);
                             }
                         })
                     })
@@ -416,28 +454,31 @@ fn a_context_that_ends_takes_its_requests_along() {
 }
 
 #[test]
-fn requests_of_workers_are_taken_back_or_waited_for() {
+fn requests_that_cannot_be_cancelled_are_taken_back_or_waited_for() {
     each(|context| {
         let (folder, _) = folders().remove(0);
         let path = folder.path().join("image");
         fs::write(&path, vec![7; 1 << 20]).expect("a file");
-        let file = Arc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Workers));
-        for _ in 0..20 {
-            let handles: Vec<_> = (0..200)
-                .map(|_| {
-                    let file = file.clone();
-                    spawn(context, move || {
-                        let mut buffer = [0; 8192];
-                        file.read_exact_at(&mut buffer, 4096).expect("a read");
-                        assert!(buffer.iter().all(|&byte| byte == 7));
+        for (file, _) in through_each_engine(context, &path) {
+            let file = Arc::new(file);
+            for round in 0..20 {
+                let handles: Vec<_> = (0..200)
+                    .map(|_| {
+                        let file = file.clone();
+                        spawn(context, move || {
+                            let mut buffer = AlignedBuf::new(8192, 4096);
+                            file.read_exact_at(&mut buffer, 4096).expect("a read");
+                            assert!(buffer.iter().all(|&byte| byte == 7));
+                        })
                     })
-                })
-                .collect();
-            context.poll(false);
-            handles.iter().for_each(|handle| handle.cancel());
-            for handle in handles {
-                if let Err(payload) = handle.join() {
-                    assert!(payload.is::<aioco::coroutine::Cancelled>());
+                    .collect();
+                // They are queued, then under way.
+                (0..=round % 2).for_each(|_| assert!(context.poll(false) || round % 2 == 1));
+                handles.iter().for_each(|handle| handle.cancel());
+                for handle in handles {
+                    if let Err(payload) = handle.join() {
+                        assert!(payload.is::<aioco::coroutine::Cancelled>());
+                    }
                 }
             }
         }
@@ -490,6 +531,71 @@ fn the_engine_is_chosen_by_what_the_file_is_and_says_why() {
             }
         }
     });
+}
+
+/// Writes and reads a file for direct I/O that nobody has chosen an engine for, and says what carried that out.
+fn direct_io_is_by(engine: Engine, says: &str) {
+    let context = AioContext::new().expect("a context");
+    println!("descriptors are monitored by {}", context.monitor());
+    assert_eq!(context.monitor().kind(), MonitorKind::Epoll);
+    let (folder, _) = folders().remove(0);
+    let path = folder.path().join("image");
+    let Some(file) = open_direct(&path) else { return };
+    let file = Arc::new(File::new(file).expect("a file"));
+    for operation in [Operation::Read, Operation::Write] {
+        let choice = context.block_on(|| file.engine(operation));
+        println!("direct {operation:?}: {choice}");
+        assert_eq!(choice.engine(), engine);
+        assert!(choice.reason().contains(says), "{choice}");
+    }
+    let coroutines: Vec<_> = (0..64)
+        .map(|number: u8| {
+            let file = file.clone();
+            spawn(&context, move || {
+                let offset = u64::from(number) * 4096;
+                file.write_all_at(&aligned(&pattern(number, 4096)), offset).expect("a write");
+                let mut back = AlignedBuf::new(4096, 4096);
+                file.read_exact_at(&mut back, offset).expect("a read");
+                assert!(back[..] == pattern(number, 4096));
+            })
+        })
+        .collect();
+    coroutines.into_iter().for_each(|handle| handle.join().expect("no panic"));
+    context.block_on(|| file.flush()).expect("a flush");
+    assert_eq!(context.stats().linux_aio_submits != 0, engine == Engine::LinuxAio);
+}
+
+#[test]
+fn where_io_uring_is_forbidden_direct_requests_go_by_linux_aio() {
+    if !has_linux_aio() {
+        return println!("SKIPPED: no Linux AIO");
+    }
+    let exit = child("", |_| {
+        forbid(&[libc::SYS_io_uring_setup], libc::EPERM);
+        direct_io_is_by(Engine::LinuxAio, "no ring");
+    });
+    println!("{}", exit.output);
+    exit.assert_success();
+}
+
+#[test]
+fn where_linux_aio_is_forbidden_too_direct_requests_go_by_workers() {
+    let ring = libc::SYS_io_uring_setup;
+    let cases: [(&str, &[libc::c_long], libc::c_int, &str); 4] = [
+        ("EPERM", &[ring, libc::SYS_io_setup], libc::EPERM, "seccomp"),
+        ("ENOSYS", &[ring, libc::SYS_io_setup], libc::ENOSYS, "lacks it"),
+        ("submit", &[ring, libc::SYS_io_submit], libc::EPERM, "seccomp"),
+        ("getevents", &[ring, libc::SYS_io_getevents], libc::EPERM, "seccomp"),
+    ];
+    for (name, ..) in cases {
+        let exit = child(name, |name| {
+            let (_, calls, errno, says) = cases.into_iter().find(|case| case.0 == name).expect("a case");
+            forbid(calls, errno);
+            direct_io_is_by(Engine::Workers, says);
+        });
+        println!("{}", exit.output);
+        exit.assert_success();
+    }
 }
 
 /// What isn't a file might block the loop.
@@ -558,20 +664,21 @@ fn a_coroutine_whose_requests_are_carried_out_at_once_lets_the_others_have_their
 fn a_group_moves_what_single_requests_would() {
     each(|context| {
         for (folder, _) in folders() {
-            for engine in ENGINES {
-                let path = folder.path().join(engine.to_string());
-                let file = File::new(open(&path)).expect("a file").with_engine(engine);
-                let data: Vec<_> = (0..50).map(|number| pattern(number, 1000)).collect();
-                let mut back = vec![vec![0; 1500]; 50];
+            for (file, unit) in through_each_engine(context, &folder.path().join("image")) {
+                // Reads are longer than writes, but for the last, which meets the end.
+                let (len, more) = if unit == 1 { (1000, 1500) } else { (unit, 2 * unit) };
+                file.get_ref().set_len(0).expect("a file");
+                let data: Vec<_> = (0..50).map(|number| aligned(&pattern(number, len))).collect();
+                let mut back: Vec<_> = (0..50).map(|_| AlignedBuf::new(more, 4096)).collect();
                 context.block_on(|| {
                     block::group(|group| {
                         for (number, data) in data.iter().enumerate() {
-                            assert_eq!(group.write_all_at(&file, data, number as u64 * 1000), number);
+                            assert_eq!(group.write_all_at(&file, data, (number * len) as u64), number);
                         }
                         assert_eq!(group.wait_all(), 50);
                         let mut numbers: Vec<_> = std::iter::from_fn(|| group.take())
                             .map(|(number, result)| {
-                                assert_eq!(result.expect("a write"), 1000);
+                                assert_eq!(result.expect("a write"), len);
                                 number
                             })
                             .collect();
@@ -580,19 +687,19 @@ fn a_group_moves_what_single_requests_would() {
                     });
                     block::group(|group| {
                         for (number, buffer) in back.iter_mut().enumerate() {
-                            group.read_at(&file, buffer, number as u64 * 1000);
+                            group.read_at(&file, buffer, (number * len) as u64);
                         }
                         // As they come.
                         for done in 1..=50 {
                             assert!(group.wait(done) >= done);
                             let (number, result) = group.take().expect("one more is done");
-                            assert_eq!(result.expect("a read"), if number == 49 { 1000 } else { 1500 });
+                            assert_eq!(result.expect("a read"), if number == 49 { len } else { more });
                         }
                         assert!(group.take().is_none());
                     });
                 });
-                for (number, back) in back.iter().enumerate() {
-                    assert!(back[..1000] == pattern(number as u8, 1000), "{engine} {number}");
+                for (back, data) in back.iter().zip(&data) {
+                    assert!(back[..len] == data[..]);
                 }
             }
         }
@@ -707,43 +814,44 @@ fn what_fails_in_a_group_fails_alone() {
 fn requests_without_coroutines_bring_the_same_and_never_call_back_at_once() {
     each(|context| {
         for (folder, _) in folders() {
-            for engine in ENGINES {
-                let path = folder.path().join(engine.to_string());
-                let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+            for (file, unit) in through_each_engine(context, &folder.path().join("image")) {
+                let (len, more) = if unit == 1 { (1000, 1500) } else { (unit, 2 * unit) };
+                file.get_ref().set_len(0).expect("a file");
+                let file = Rc::new(file);
                 let done = Rc::new(Cell::new(0));
                 for number in 0..50_u8 {
                     let count = done.clone();
-                    let then = move |result: io::Result<()>, buffer: Vec<u8>| {
+                    let then = move |result: io::Result<()>, buffer: AlignedBuf| {
                         result.expect("a write");
-                        assert!(buffer == pattern(number, 1000));
+                        assert!(buffer[..] == pattern(number, len));
                         count.set(count.get() + 1);
                     };
-                    let offset = u64::from(number) * 1000;
-                    block::write_all_then(context, file.clone(), pattern(number, 1000), offset, then)
-                        .expect("it goes on");
+                    let (data, offset) = (aligned(&pattern(number, len)), u64::from(number) * len as u64);
+                    block::write_all_then(context, file.clone(), data, offset, then).expect("it goes on");
                 }
                 assert_eq!(done.get(), 0, "not within the call");
                 context.run_until(|| done.get() == 50);
                 for number in 0..50_u8 {
                     let count = done.clone();
-                    let then = move |result: io::Result<usize>, buffer: [u8; 1500]| {
-                        assert_eq!(result.expect("a read"), if number == 49 { 1000 } else { 1500 });
-                        assert!(buffer[..1000] == pattern(number, 1000));
+                    let then = move |result: io::Result<usize>, buffer: AlignedBuf| {
+                        assert_eq!(result.expect("a read"), if number == 49 { len } else { more });
+                        assert!(buffer[..len] == pattern(number, len));
                         count.set(count.get() + 1);
                     };
-                    block::read_then(context, file.clone(), [0; 1500], u64::from(number) * 1000, then)
-                        .expect("it goes on");
+                    let (buffer, offset) = (AlignedBuf::new(more, 4096), u64::from(number) * len as u64);
+                    block::read_then(context, file.clone(), buffer, offset, then).expect("it goes on");
                 }
                 assert_eq!(done.get(), 50);
                 context.run_until(|| done.get() == 100);
                 // Nothing to read, and nothing to write.
-                for len in [0, 1] {
+                for len in [0, unit] {
                     let count = done.clone();
-                    let then = move |result: io::Result<usize>, _: Vec<u8>| {
+                    let then = move |result: io::Result<usize>, _: AlignedBuf| {
                         assert_eq!(result.expect("a read"), 0);
                         count.set(count.get() + 1);
                     };
-                    block::read_then(context, file.clone(), vec![0; len], 1 << 40, then).expect("it goes on");
+                    let buffer = AlignedBuf::new(len, 4096);
+                    block::read_then(context, file.clone(), buffer, 1 << 40, then).expect("it goes on");
                 }
                 context.run_until(|| done.get() == 102);
             }
@@ -834,14 +942,15 @@ fn a_context_that_ends_drops_callbacks_once_the_kernel_has_let_go() {
             fs::write(&path, vec![0; 1 << 20]).expect("a file");
             let (pipe, writer) = pending_read();
             let pipe = Rc::new(pipe);
-            let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Workers));
-            for _ in 0..100 {
+            let files = [Engine::Workers, Engine::LinuxAio]
+                .map(|engine| Rc::new(File::new(open(&path)).expect("a file").with_engine(engine)));
+            for number in 0..100 {
                 let (guard, count) = (dropped.guard(), called.clone());
                 let then = move |_: io::Result<usize>, _: Vec<u8>| {
                     let _guard = guard;
                     count.raise();
                 };
-                block::read_then(&context, file.clone(), vec![0; 1 << 20], 0, then).expect("it goes on");
+                block::read_then(&context, files[number % 2].clone(), vec![0; 1 << 20], 0, then).expect("it goes on");
                 if context.monitor().kind() == MonitorKind::IoUring {
                     let guard = dropped.guard();
                     let then = move |_: io::Result<usize>, _: Vec<u8>| {
@@ -856,7 +965,8 @@ fn a_context_that_ends_drops_callbacks_once_the_kernel_has_let_go() {
             drop(context);
             let made = if Rc::strong_count(&pipe) == 1 && called.get() <= 100 { dropped.get() } else { 0 };
             assert!(made == 100 || made == 200, "{made} of {}", called.get());
-            let refused = block::read_then(&local, file, vec![0; 1], 0, |_, _| unreachable!("it has ended"));
+            let refused =
+                block::read_then(&local, files[0].clone(), vec![0; 1], 0, |_, _| unreachable!("it has ended"));
             assert_eq!(refused.expect_err("it has ended").kind(), ErrorKind::NotConnected);
             drop(writer);
         });

@@ -59,13 +59,12 @@ impl Target<'_> {
 
     /// Whether what a transfer asks for is aligned.
     pub(super) fn check(self, transfer: &Transfer) -> io::Result<()> {
-        self.check_alignment([transfer.buffer.addr()], transfer.len, transfer.offset)
+        self.check_alignment([(transfer.buffer.addr(), transfer.len)], transfer.offset)
     }
 
     /// As [`read`](Self::read), into one buffer after the other. The slices are moved on over what has been read.
     pub(super) fn read_vectored(self, mut slices: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        let len = slices.iter().map(|slice| slice.len()).sum();
-        self.check_alignment(slices.iter().map(|slice| slice.as_ptr().addr()), len, offset)?;
+        self.check_alignment(slices.iter().map(|slice| (slice.as_ptr().addr(), slice.len())), offset)?;
         let mut again = Again::default();
         let mut done = 0;
         // Empty ones in front make no progress.
@@ -93,8 +92,7 @@ impl Target<'_> {
 
     /// As [`write`](Self::write), from one buffer after the other. The slices are moved on over what has been written.
     pub(super) fn write_vectored(self, mut slices: &mut [IoSlice<'_>], offset: u64, flags: i32) -> io::Result<()> {
-        let len = slices.iter().map(|slice| slice.len()).sum();
-        self.check_alignment(slices.iter().map(|slice| slice.as_ptr().addr()), len, offset)?;
+        self.check_alignment(slices.iter().map(|slice| (slice.as_ptr().addr(), slice.len())), offset)?;
         let mut again = Again::default();
         let mut done = 0;
         IoSlice::advance_slices(&mut slices, 0);
@@ -146,15 +144,25 @@ impl Target<'_> {
         !moved.is_multiple_of(self.policy.facts().offset_alignment as usize)
     }
 
-    fn check_alignment(self, addresses: impl IntoIterator<Item = usize>, len: usize, offset: u64) -> io::Result<()> {
+    /// Whether these buffers, by address and length, and this offset are aligned.
+    fn check_alignment(
+        self,
+        buffers: impl IntoIterator<Item = (usize, usize), IntoIter: Clone>,
+        offset: u64,
+    ) -> io::Result<()> {
         let Facts { is_direct, memory_alignment, offset_alignment, .. } = *self.policy.facts();
         if !is_direct {
             return Ok(());
         }
-        let to_memory =
-            addresses.into_iter().map(|address| ("the address of a buffer", address as u64, memory_alignment));
-        let to_file = [("the offset", offset, offset_alignment), ("the length", len as u64, offset_alignment)];
-        match to_memory.chain(to_file).find(|&(_, value, alignment)| !value.is_multiple_of(alignment.into())) {
+        let buffers = buffers.into_iter();
+        let len: usize = buffers.clone().map(|(_, len)| len).sum();
+        let in_file = [("the offset", offset, offset_alignment), ("the length", len as u64, offset_alignment)];
+        // What is empty may be anywhere.
+        let in_memory = buffers.filter(|&(_, len)| len != 0).flat_map(|(address, len)| {
+            [("the address of a buffer", address as u64), ("the length of a buffer", len as u64)]
+        });
+        let mut all = in_memory.map(|(what, value)| (what, value, memory_alignment)).chain(in_file);
+        match all.find(|&(_, value, alignment)| !value.is_multiple_of(alignment.into())) {
             None => Ok(()),
             Some((what, value, alignment)) => {
                 Err(io::Error::new(io::ErrorKind::InvalidInput, Misaligned { what, value, alignment }))

@@ -241,6 +241,23 @@ pub(crate) fn proc_number(path: &str) -> Option<usize> {
     fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
 }
 
+/// Makes the kernel answer these calls of this thread, and of those that it starts, with an error.
+pub(crate) fn forbid(calls: &[libc::c_long], errno: libc::c_int) {
+    let instruction = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for &call in calls {
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32));
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program is valid for its length, and the kernel copies it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter), 0);
+    }
+}
+
 pub(crate) fn coroutine(f: impl FnOnce() + 'static) -> Coroutine {
     Coroutine::new(f).expect("a stack")
 }
