@@ -859,35 +859,30 @@ fn requests_without_coroutines_bring_the_same_and_never_call_back_at_once() {
     });
 }
 
+/// Reads, and reads again when that is done, so many times in all.
+fn read_over_and_over(context: &aio::Local, file: Rc<File>, left: Rc<Cell<usize>>) {
+    let again = file.clone();
+    let then = move |result: io::Result<usize>, _: [u8; 512]| {
+        assert_eq!(result.expect("a read"), 512);
+        left.set(left.get().saturating_sub(1));
+        if left.get() > 0 {
+            read_over_and_over(&aio::current().expect("in a callback"), again, left);
+        }
+    };
+    block::read_then(context, file, [0; 512], 0, then).expect("it goes on");
+}
+
 /// Submit, complete, submit: on a small stack, and others have their turn.
 #[test]
 fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_nobody() {
-    fn next(context: &AioContext, file: &Rc<File>, left: Rc<Cell<u32>>) {
-        let (file, again) = (file.clone(), file.clone());
-        let local: aio::Local = (**context).clone();
-        go(&local, file, again, left);
-    }
-
-    fn go(context: &aio::Local, file: Rc<File>, again: Rc<File>, left: Rc<Cell<u32>>) {
-        let then = move |result: io::Result<usize>, _: [u8; 512]| {
-            assert_eq!(result.expect("a read"), 512);
-            left.set(left.get() - 1);
-            if left.get() > 0 {
-                let context = aio::current().expect("in a callback");
-                go(&context, again.clone(), again, left);
-            }
-        };
-        block::read_then(context, file, [0; 512], 0, then).expect("it goes on");
-    }
-
     each(|context| {
         let (folder, _) = folders().remove(0);
         let path = folder.path().join("image");
         fs::write(&path, [0; 512]).expect("a file");
         for engine in ENGINES {
             let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
-            let left = Rc::new(Cell::new(common::scaled(20_000) as u32));
-            next(context, &file, left.clone());
+            let left = Rc::new(Cell::new(common::scaled(20_000)));
+            read_over_and_over(context, file, left.clone());
             let before = left.get();
             let other = spawn(context, || (0..100).for_each(|_| aioco::yield_now()));
             other.join().expect("no panic");
@@ -895,6 +890,44 @@ fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_n
             context.run_until(|| left.get() == 0);
         }
     });
+}
+
+/// What the page cache has is done when its submission returns: on a small stack, at depth 32.
+#[test]
+fn requests_that_are_done_within_their_submission_do_not_nest() {
+    let (folder, _) = folders().remove(0);
+    let path = folder.path().join("image");
+    fs::write(&path, [0; 512]).expect("a file");
+    for kind in common::MONITORS {
+        let path = path.clone();
+        let scenario = move || {
+            let Some(context) = common::with(kind) else { return };
+            for engine in ENGINES {
+                let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+                let left = Rc::new(Cell::new(common::scaled(40_000)));
+                for _ in 0..32 {
+                    read_over_and_over(&context, file.clone(), left.clone());
+                }
+                context.run_until(|| left.get() == 0);
+                settle(&context);
+                let left = Rc::new(Cell::new(common::scaled(40_000)));
+                for _ in 0..32 {
+                    let (file, left) = (file.clone(), left.clone());
+                    let reads = move || {
+                        while left.get() > 0 {
+                            left.set(left.get() - 1);
+                            file.read_exact_at(&mut [0; 512], 0).expect("a read");
+                        }
+                    };
+                    context.spawn_local(reads).expect("a stack");
+                }
+                context.run_until(|| left.get() == 0);
+                settle(&context);
+            }
+        };
+        let small = thread::Builder::new().stack_size(128 << 10).spawn(scenario).expect("a thread");
+        small.join().expect("no panic");
+    }
 }
 
 #[test]
