@@ -1,11 +1,12 @@
 //! Which way requests go, and why.
 
 use std::fmt;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::aio::Local;
 use crate::primitive::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sys::file::Facts;
+use crate::sys::file::{Facts, size};
 
 /// A way to carry out a request. See [the module](super#engines).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +93,8 @@ pub(super) struct Policy {
     slow_write: AtomicU64,
     /// Whether the kernel carries out only reads and writes of this file by Linux AIO.
     no_linux_aio_for_others: AtomicBool,
+    /// How long the file was when somebody last looked.
+    size: AtomicU64,
     start: Instant,
 }
 
@@ -120,6 +123,7 @@ impl Policy {
             misses: AtomicU32::new(0),
             slow_write: AtomicU64::new(0),
             no_linux_aio_for_others: AtomicBool::new(false),
+            size: AtomicU64::new(0),
             start: Instant::now(),
         }
     }
@@ -208,6 +212,17 @@ impl Policy {
             return Err("Linux AIO only reads and writes this file");
         }
         context.prepare_linux_aio()
+    }
+
+    /// Who carries out a write that ends there, if nobody has forced it to be Linux AIO: that waits, if the file grows, until
+    /// the write is done.
+    pub(super) fn for_write_to(&self, end: u64, fd: RawFd) -> Engine {
+        if self.forced.is_some() || end <= self.size.load(Ordering::Relaxed) {
+            return Engine::LinuxAio;
+        }
+        let size = size(fd).unwrap_or(0);
+        self.size.store(size, Ordering::Relaxed);
+        if end <= size { Engine::LinuxAio } else { Engine::Workers }
     }
 
     /// Notes that what neither reads nor writes was refused. Returns whether that may have been because of Linux AIO: then

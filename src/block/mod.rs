@@ -39,7 +39,7 @@
 //! | direct (`O_DIRECT`) | ring | ring | ring |
 //! | tmpfs, ramfs | inline | inline | ring |
 //! | page cache | inline if the data is there, else ring | inline, while that is quick | ring |
-//! | direct, no ring (see [`aio`](crate::aio#monitors)) | Linux AIO | Linux AIO | workers |
+//! | direct, no ring (see [`aio`](crate::aio#monitors)) | Linux AIO | Linux AIO; workers if the file grows | workers |
 //! | others, no ring | workers in its place | workers in its place | workers |
 //!
 //! *Inline* is a system call that the caller makes itself: a copy from or to memory takes less time than to have
@@ -50,11 +50,13 @@
 //!
 //! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in all;
 //! the kernel then takes some more, and what it doesn't take waits. A context that can't have it (that limit, a kernel
-//! without it, a filter) takes workers in its place for as long as it lives, and the reason names the limit. It has no way
-//! to cancel a request: who is to end waits for it. Where the kernel has to wait before it can begin (for a block of the
-//! file's map, for room in the device's queue, for space behind the end of the file), the thread waits with it; so for what is
-//! in the page cache, or is to come there, it is taken only if it was [asked for](File::with_engine). Then it flushes, too,
-//! if the kernel can do that (since Linux 4.18).
+//! without it, a filter) takes workers in its place for as long as it lives, and the reason names the limit. It can't cancel
+//! a request: whoever is to end waits for it.
+//!
+//! Where the kernel has to wait before it can begin (for a block of the file's map, for room in the device's queue), the
+//! thread waits with it: always, if the page cache is in the way. So Linux AIO is chosen for direct I/O alone, where it
+//! takes 0.3 to 0.6 times the CPU time of workers for each request, and not for what makes the file longer. A file that it
+//! was [asked for](File::with_engine) has all reads, writes and flushes (since Linux 4.18) carried out by it.
 
 mod aligned;
 mod bypass;

@@ -106,9 +106,18 @@ pub(super) unsafe fn start(
         },
     };
     request.begin(on_done());
+    let engine = match engine {
+        Engine::LinuxAio if !linux_aio::can(&call.what) => Engine::Workers,
+        // SAFETY: contract.
+        Engine::LinuxAio => match unsafe { call.end_of_write() } {
+            Some(end) => policy.for_write_to(end, call.fd),
+            None => engine,
+        },
+        _ => engine,
+    };
     let interface = match engine {
         Engine::Ring => Some(Interface::Ring),
-        Engine::LinuxAio if linux_aio::can(&call.what) => Some(Interface::LinuxAio),
+        Engine::LinuxAio => Some(Interface::LinuxAio),
         _ => None,
     };
     match (interface, caller) {

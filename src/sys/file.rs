@@ -6,6 +6,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::slice;
 
 #[cfg(test)]
 use super::fault;
@@ -105,6 +106,41 @@ impl Call {
     }
 }
 
+impl Call {
+    /// Where in the file a write ends; `None` if it is no write.
+    ///
+    /// # Safety
+    ///
+    /// The vectors are valid, if it names any.
+    pub(crate) unsafe fn end_of_write(&self) -> Option<u64> {
+        let len = match self.what {
+            What::Write { len, .. } => len.into(),
+            What::WriteVectored { vectors, count } => {
+                // SAFETY: contract.
+                let vectors = unsafe { slice::from_raw_parts(vectors, count as usize) };
+                vectors.iter().map(|vector| vector.iov_len as u64).sum()
+            }
+            _ => return None,
+        };
+        Some(self.offset.saturating_add(len))
+    }
+}
+
+/// How long a regular file is; what isn't one doesn't grow.
+pub(crate) fn size(fd: RawFd) -> io::Result<u64> {
+    let stat = stat(fd)?;
+    Ok(if stat.st_mode & libc::S_IFMT == libc::S_IFREG { stat.st_size as u64 } else { u64::MAX })
+}
+
+fn stat(fd: RawFd) -> io::Result<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the buffer is valid; it is filled if the call succeeds.
+    unsafe {
+        super::check(libc::fstat(fd, stat.as_mut_ptr()))?;
+        Ok(stat.assume_init())
+    }
+}
+
 /// Makes a descriptor non-blocking, or blocking. Returns whether it was blocking.
 pub(crate) fn set_non_blocking(fd: BorrowedFd<'_>, non_blocking: bool) -> io::Result<bool> {
     let number = fd.as_raw_fd();
@@ -139,16 +175,11 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let number = fd.as_raw_fd();
     // SAFETY: no memory arguments.
     let flags = super::check(unsafe { libc::fcntl(number, libc::F_GETFL) })?;
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the buffer is valid; it is filled if the call succeeds.
-    let stat = unsafe {
-        super::check(libc::fstat(number, stat.as_mut_ptr()))?;
-        stat.assume_init()
-    };
+    let stat = stat(number)?;
     let is_regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
     let is_storage = is_regular || stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
     let mut file_system = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: as above.
+    // SAFETY: the buffer is valid; it is filled if the call succeeds.
     #[allow(clippy::unnecessary_cast, reason = "its type differs between targets")]
     let kind = unsafe {
         super::check(libc::fstatfs(number, file_system.as_mut_ptr()))?;
