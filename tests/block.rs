@@ -49,7 +49,8 @@ fn open_direct(path: &Path) -> Option<fs::File> {
     }
 }
 
-/// A file through the page cache and, if the file system can do it, for direct I/O; and what transfers are multiples of.
+/// A file through the page cache and, if the file system can do it, for direct I/O. With it, what its transfers are
+/// multiples of.
 fn opened(path: &Path) -> Vec<(fs::File, usize)> {
     let cached = (open(path), 1);
     [cached].into_iter().chain(open_direct(path).map(|file| (file, 4096))).collect()

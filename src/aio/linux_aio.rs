@@ -1,9 +1,9 @@
 //! A context's requests by Linux AIO.
 //!
 //! The kernel's context is made when the first request comes. Requests are queued, and handed over in one call at the
-//! beginning of the next turn, or, if they were made since, before the loop sleeps. Completions are taken out of the ring
-//! in user memory, all that are there, whenever the loop looks; for a loop that sleeps, the kernel signals the context's
-//! own notifier, which every monitor waits for, and clears.
+//! beginning of the next turn, or, if they were made since, before the loop sleeps. Completions are taken out of the
+//! ring in user memory, all that are there, whenever the loop looks; for a loop that sleeps, the kernel signals the
+//! context's own notifier, which every monitor waits for, and clears.
 //!
 //! # What the kernel doesn't take
 //!
@@ -55,13 +55,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) enum LinuxAio {
     #[default]
     Unused,
-    Used(Box<Engine>),
+    Used(Box<Requests>),
     /// It can't be had: why.
     Refused(&'static str),
 }
 
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct Requests {
     kernel: Context,
     notifier: Arc<EventFd>,
     /// Those that the kernel hasn't got, in order.
@@ -93,7 +93,7 @@ impl LinuxAio {
     pub(super) fn prepare(&mut self, notifier: &Arc<EventFd>) -> Result<(), &'static str> {
         if let Self::Unused = self {
             *self = match Context::new(REQUESTS) {
-                Ok(kernel) => Self::Used(Box::new(Engine {
+                Ok(kernel) => Self::Used(Box::new(Requests {
                     kernel,
                     notifier: notifier.clone(),
                     queue: VecDeque::new(),
@@ -121,16 +121,16 @@ impl LinuxAio {
     ///
     /// If it isn't [prepared](Self::prepare), or there are [no such requests](crate::sys::linux_aio::can).
     pub(super) unsafe fn request(&mut self, call: &Call, request: NonNull<Request>) {
-        let engine = self.engine().expect("a request was made before Linux AIO was prepared");
+        let requests = self.requests().expect("a request was made before Linux AIO was prepared");
         let token = request.as_ptr().expose_provenance() as u64;
-        engine.queue.push_back(Entry::new(call, token, &engine.notifier));
+        requests.queue.push_back(Entry::new(call, token, &requests.notifier));
     }
 
-    /// Takes out all completions, and hands over what is queued, as far as the kernel takes it. Those who are to be told
-    /// are passed on.
+    /// Takes out all completions, and hands over what is queued, as far as the kernel takes it. Those who are to be
+    /// told are passed on.
     pub(super) fn exchange(&mut self, fired: &mut Vec<Waiter>) -> io::Result<()> {
-        match self.engine() {
-            Some(engine) => engine.exchange(fired),
+        match self.requests() {
+            Some(requests) => requests.exchange(fired),
             None => Ok(()),
         }
     }
@@ -145,13 +145,13 @@ impl LinuxAio {
 
     /// Whether a look at user memory shows a completion.
     pub(super) fn has_news(&self) -> bool {
-        matches!(self, Self::Used(engine) if engine.kernel.has_completions())
+        matches!(self, Self::Used(requests) if requests.kernel.has_completions())
     }
 
     /// How many requests there are whose completion a look at user memory doesn't show.
     pub(super) fn hidden_requests(&self) -> usize {
         match self {
-            Self::Used(engine) if engine.kernel.is_hidden() => engine.in_flight,
+            Self::Used(requests) if requests.kernel.is_hidden() => requests.in_flight,
             _ => 0,
         }
     }
@@ -159,7 +159,7 @@ impl LinuxAio {
     /// When the queue is to be handed over though nothing has happened, if it is.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         match self {
-            Self::Used(engine) => match engine.put_off {
+            Self::Used(requests) => match requests.put_off {
                 PutOff::Until { next, .. } => Some(next),
                 _ => None,
             },
@@ -171,27 +171,27 @@ impl LinuxAio {
     /// files. Those who wait for what else happens meanwhile are passed on.
     pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>) -> io::Result<()> {
         // It has been forgotten: see `disown`.
-        let Some(engine) = self.engine() else { return Ok(()) };
+        let Some(requests) = self.requests() else { return Ok(()) };
         let token = ptr::from_ref(request).addr() as u64;
-        if let Some(place) = engine.queue.iter().position(|entry| entry.token() == token) {
-            engine.queue.remove(place);
-            engine.forget_pauses();
+        if let Some(place) = requests.queue.iter().position(|entry| entry.token() == token) {
+            requests.queue.remove(place);
+            requests.forget_pauses();
             return Ok(());
         }
         while request.result().is_none() {
-            engine.wait(fired)?;
+            requests.wait(fired)?;
         }
         Ok(())
     }
 
     /// Cancels the requests that the kernel hasn't got, and blocks until the others are done.
     pub(super) fn finish_all(&mut self, fired: &mut Vec<Waiter>) -> io::Result<()> {
-        let Some(engine) = self.engine() else { return Ok(()) };
-        while !engine.queue.is_empty() {
-            engine.fail_first(libc::ECANCELED, fired);
+        let Some(requests) = self.requests() else { return Ok(()) };
+        while !requests.queue.is_empty() {
+            requests.fail_first(libc::ECANCELED, fired);
         }
-        while engine.in_flight != 0 {
-            engine.wait(fired)?;
+        while requests.in_flight != 0 {
+            requests.wait(fired)?;
         }
         Ok(())
     }
@@ -204,20 +204,20 @@ impl LinuxAio {
     /// How often requests were handed over.
     pub(super) fn submits(&self) -> u64 {
         match self {
-            Self::Used(engine) => engine.submits,
+            Self::Used(requests) => requests.submits,
             _ => 0,
         }
     }
 
-    fn engine(&mut self) -> Option<&mut Engine> {
+    fn requests(&mut self) -> Option<&mut Requests> {
         match self {
-            Self::Used(engine) => Some(engine),
+            Self::Used(requests) => Some(requests),
             _ => None,
         }
     }
 }
 
-impl Engine {
+impl Requests {
     fn exchange(&mut self, fired: &mut Vec<Waiter>) -> io::Result<()> {
         loop {
             self.take_completions(fired)?;
@@ -236,7 +236,7 @@ impl Engine {
     /// Hands over the queue, in one call. Each call that doesn't put it off makes it shorter, or was interrupted.
     fn submit(&mut self, fired: &mut Vec<Waiter>) {
         self.submits += 1;
-        // SAFETY: contract of `request`; and who drops the engine has finished all requests.
+        // SAFETY: contract of `request`; and who drops the requests has finished all requests.
         let taken = unsafe { self.kernel.submit(self.queue.make_contiguous()) };
         match taken.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
             Ok(0) | Err(libc::EAGAIN) => self.put_off(fired),

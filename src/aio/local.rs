@@ -324,7 +324,8 @@ impl Local {
         self.shared.with_local(|local| local.monitor.takes_requests()).unwrap_or_default()
     }
 
-    /// Whether the context can use Linux AIO, which is set up if it wasn't; if it can't, why. (A context that has ended can.)
+    /// Whether the context can use Linux AIO, which is set up if it wasn't; if it can't, why. (A context that has ended
+    /// can.)
     pub(crate) fn prepare_linux_aio(&self) -> Result<(), &'static str> {
         self.shared.with_local(|local| local.linux_aio.prepare(&self.shared.notifier)).unwrap_or(Ok(()))
     }
@@ -339,8 +340,8 @@ impl Local {
     ///
     /// # Panics
     ///
-    /// If the context doesn't [take requests](Self::takes_requests), or Linux AIO isn't [prepared](Self::prepare_linux_aio)
-    /// or has no such requests.
+    /// If the context doesn't [take requests](Self::takes_requests), or Linux AIO isn't
+    /// [prepared](Self::prepare_linux_aio) or has no such requests.
     pub(crate) unsafe fn request(&self, interface: Interface, call: &Call, request: &Request) -> bool {
         let queued = self.shared.with_local(|local| match interface {
             // SAFETY: passed on.

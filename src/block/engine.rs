@@ -15,8 +15,9 @@ pub enum Engine {
     Inline,
     /// The context's io_uring.
     Ring,
-    /// Linux AIO, of the context. It is for files and block devices, and neither allocates nor frees. The kernel may block the
-    /// thread that submits, always if the page cache is in the way, seldom with direct I/O.
+    /// Linux AIO, of the context: for regular files and block devices. The kernel may block the thread that submits,
+    /// always if the page cache is in the way, seldom with direct I/O. What it has no requests for (allocating,
+    /// discarding, zeroing) is for workers.
     LinuxAio,
     /// Threads that make system calls for others. There are 64 at most, and none that isn't needed.
     Workers,
@@ -93,7 +94,7 @@ pub(super) struct Policy {
     slow_write: AtomicU64,
     /// Whether the kernel carries out only reads and writes of this file by Linux AIO.
     no_linux_aio_for_others: AtomicBool,
-    /// How long the file was when somebody last looked.
+    /// How long the file was when a write by Linux AIO last asked.
     size: AtomicU64,
     start: Instant,
 }
@@ -141,10 +142,12 @@ impl Policy {
         if let Some(forced) = self.forced {
             return Way::By(self.by(forced, operation, context).engine);
         }
-        let others = self.others(operation, context).engine;
         let Facts { is_direct, is_memory, is_storage, .. } = self.facts;
+        if is_memory && operation != Operation::Other {
+            return Way::By(Engine::Inline);
+        }
+        let others = self.others(operation, context).engine;
         match operation {
-            Operation::Read | Operation::Write if is_memory => Way::By(Engine::Inline),
             Operation::Read if is_storage && !is_direct && self.may_be_there() => Way::AtOnceOr(others),
             Operation::Write if is_storage && !is_direct && !self.writes_are_slow() => Way::Timed,
             _ => Way::By(others),
@@ -169,15 +172,17 @@ impl Policy {
 
     /// The engine that was asked for, if the caller can have it; else what does its work.
     fn by(&self, forced: Engine, operation: Operation, context: Option<&Local>) -> EngineChoice {
-        let others = self.others(operation, context);
         let asked_for = EngineChoice { engine: forced, reason: "it was asked for" };
         match forced {
-            Engine::Ring if others.engine != Engine::Ring => others,
+            Engine::Inline | Engine::Workers => asked_for,
+            Engine::Ring => match self.others(operation, context) {
+                EngineChoice { engine: Engine::Ring, .. } => asked_for,
+                others => others,
+            },
             Engine::LinuxAio => match self.linux_aio(operation, context) {
                 Ok(()) => asked_for,
                 Err(reason) => EngineChoice { engine: Engine::Workers, reason },
             },
-            _ => asked_for,
         }
     }
 
@@ -214,19 +219,19 @@ impl Policy {
         context.prepare_linux_aio()
     }
 
-    /// Who carries out a write that ends there, if nobody has forced it to be Linux AIO: that waits, if the file grows, until
-    /// the write is done.
-    pub(super) fn for_write_to(&self, end: u64, fd: RawFd) -> Engine {
-        if self.forced.is_some() || end <= self.size.load(Ordering::Relaxed) {
-            return Engine::LinuxAio;
+    /// Whether a write that ends there is for Linux AIO. By that, the caller would wait for a write that makes the file
+    /// longer: so it isn't, unless it was asked for.
+    pub(super) fn may_write_by_linux_aio(&self, end: u64, fd: RawFd) -> bool {
+        if self.forced == Some(Engine::LinuxAio) || end <= self.size.load(Ordering::Relaxed) {
+            return true;
         }
         let size = size(fd).unwrap_or(0);
         self.size.store(size, Ordering::Relaxed);
-        if end <= size { Engine::LinuxAio } else { Engine::Workers }
+        end <= size
     }
 
-    /// Notes that what neither reads nor writes was refused. Returns whether that may have been because of Linux AIO: then
-    /// it won't be asked again.
+    /// Notes that what neither reads nor writes was refused. Returns whether that may have been because of Linux AIO:
+    /// then it won't be asked again.
     pub(super) fn note_no_linux_aio_for_others(&self) -> bool {
         self.forced == Some(Engine::LinuxAio) && !self.no_linux_aio_for_others.swap(true, Ordering::Relaxed)
     }

@@ -13,9 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{AlignedBuf, Engine, File, Operation, group, read_then, write_all_then};
-use crate::AioContext;
-use crate::aio::{self, MonitorKind};
-use crate::coroutine::{Cancelled, Coroutine, enter_home};
+use crate::aio::{self, AioContext, MonitorKind};
+use crate::coroutine::{Cancelled, Coroutine, enter_home, yield_now};
 use crate::sys::fault::Fault::{self, Errno, Only};
 use crate::sys::fault::{Site, left, plan};
 
@@ -191,7 +190,7 @@ fn what_is_put_off_while_the_kernel_has_nothing_is_tried_again_after_pauses() {
             assert!(context.stats().waits - before.waits < 40, "it sleeps meanwhile: {:?}", context.stats());
             // Others that keep the loop busy don't make it try more often.
             plan(Site::Submit, [Errno(libc::EAGAIN); 6]);
-            let busy = context.spawn_local(|| (0..1000).for_each(|_| crate::yield_now())).expect("a stack");
+            let busy = context.spawn_local(|| (0..1000).for_each(|_| yield_now())).expect("a stack");
             assert_eq!(submits(context, read), 7);
             busy.join().expect("no panic");
         }
@@ -293,6 +292,26 @@ fn all_completions_are_taken_at_once_and_the_notifier_is_cleared_once() {
     });
 }
 
+#[test]
+fn a_turn_that_waits_for_a_completion_brings_it() {
+    each_with_linux_aio(|context| {
+        let Some(file) = direct_image(8).map(aio_file) else { return };
+        for number in 0..8 {
+            let done = Rc::new(Cell::new(false));
+            let is_done = done.clone();
+            let then = move |result: io::Result<usize>, _: AlignedBuf| {
+                assert_eq!(result.expect("a read"), BLOCK);
+                is_done.set(true);
+            };
+            read_then(context, file.clone(), AlignedBuf::new(BLOCK, BLOCK), number * BLOCK as u64, then)
+                .expect("it goes on");
+            // Once for a signal that has come after its completion had been seen.
+            let turns = iter::repeat_with(|| context.poll(true)).take_while(|_| !done.get()).count();
+            assert!(turns <= 1, "{turns} in vain");
+        }
+    });
+}
+
 /// The kernel has room for some four hundred.
 #[test]
 fn more_requests_than_the_kernel_takes_all_have_their_turn() {
@@ -327,6 +346,9 @@ fn a_request_that_the_kernel_has_not_got_is_taken_back() {
         context.poll(false);
         reader.cancel();
         assert!(reader.join().map(drop).expect_err("cancelled").is::<Cancelled>());
+        let before = context.stats().waits;
+        context.block_on(|| aio::sleep(Duration::from_millis(20)));
+        assert!(context.stats().waits - before < 10, "there is nothing left to try");
         assert!(read_blocks(context, &file, 2).iter().all(Option::is_none));
     });
 }

@@ -39,8 +39,8 @@ impl<F: AsFd> File<F> {
         Ok(Self { file, policy })
     }
 
-    /// Has all requests carried out by this engine. A caller that can't have it (there is no ring, say) takes another in its
-    /// place; see [`engine`](Self::engine).
+    /// Has all requests carried out by this engine. A caller that can't have it (there is no ring, say) takes another
+    /// in its place; see [`engine`](Self::engine).
     pub fn with_engine(mut self, engine: Engine) -> Self {
         self.policy.force(engine);
         self

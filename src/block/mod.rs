@@ -48,15 +48,17 @@
 //! write back; if one takes long, those of the next tenth of a second aren't inline. After 64 requests in a row the
 //! others have their turn.
 //!
-//! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in all;
-//! the kernel then takes some more, and what it doesn't take waits. A context that can't have it (that limit, a kernel
-//! without it, a filter) takes workers in its place for as long as it lives, and the reason names the limit. It can't cancel
-//! a request: whoever is to end waits for it.
+//! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in
+//! all; the kernel then takes some more, and what it doesn't take waits. A context that can't have it (that limit, a
+//! kernel without it, a filter) takes workers in its place for as long as it lives, and the reason names the limit. If
+//! the kernel takes nothing for a second though it has nothing to do, that is an error (`ENOMEM`). Requests can't be
+//! cancelled: whoever is to end waits for them.
 //!
-//! Where the kernel has to wait before it can begin (for a block of the file's map, for room in the device's queue), the
-//! thread waits with it: always, if the page cache is in the way. So Linux AIO is chosen for direct I/O alone, where it
-//! takes 0.3 to 0.6 times the CPU time of workers for each request, and not for what makes the file longer. A file that it
-//! was [asked for](File::with_engine) has all reads, writes and flushes (since Linux 4.18) carried out by it.
+//! Where the kernel has to wait before it can begin (for a block of the file's map, for room in the device's queue),
+//! the thread waits with it: always, if the page cache is in the way. So Linux AIO is chosen for direct I/O alone,
+//! where it takes 0.3 to 0.6 times the CPU time of workers for each request, and not for what makes the file longer. A
+//! file that it was [asked for](File::with_engine) has all reads, writes and flushes (since Linux 4.18) carried out by
+//! it.
 
 mod aligned;
 mod bypass;

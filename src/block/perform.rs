@@ -106,18 +106,10 @@ pub(super) unsafe fn start(
         },
     };
     request.begin(on_done());
-    let engine = match engine {
-        Engine::LinuxAio if !linux_aio::can(&call.what) => Engine::Workers,
-        // SAFETY: contract.
-        Engine::LinuxAio => match unsafe { call.end_of_write() } {
-            Some(end) => policy.for_write_to(end, call.fd),
-            None => engine,
-        },
-        _ => engine,
-    };
     let interface = match engine {
         Engine::Ring => Some(Interface::Ring),
-        Engine::LinuxAio => Some(Interface::LinuxAio),
+        // SAFETY: contract.
+        Engine::LinuxAio if unsafe { is_for_linux_aio(policy, &call) } => Some(Interface::LinuxAio),
         _ => None,
     };
     match (interface, caller) {
@@ -132,6 +124,15 @@ pub(super) unsafe fn start(
             Started::Pending(Carrier::Worker)
         }
     }
+}
+
+/// # Safety
+///
+/// What the call names is valid.
+unsafe fn is_for_linux_aio(policy: &Policy, call: &Call) -> bool {
+    // SAFETY: contract.
+    let end = unsafe { call.end_of_write() };
+    linux_aio::can(&call.what) && end.is_none_or(|end| policy.may_write_by_linux_aio(end, call.fd))
 }
 
 /// Has a pending request cancelled, and blocks until it is done.

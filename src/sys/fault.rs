@@ -1,7 +1,7 @@
 //! Faults for unit tests: what a test has planned happens in place of a system call, or to it.
 //!
-//! A test plans for [sites](Site) that are its own: for calls of its thread, or for requests to a file that it has open.
-//! So tests that run side by side don't meet each other's faults.
+//! A test plans for [sites](Site) that are its own: for calls of its thread, or for requests to a file that it has
+//! open. So tests that run side by side don't meet each other's faults.
 #![allow(unsafe_code)] // # Safety: vectors are read that a call names, whose maker keeps them valid; what replaces them is leaked.
 
 use std::collections::VecDeque;

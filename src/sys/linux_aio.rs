@@ -6,8 +6,8 @@
 //! What the kernel asks for, and promises, which the blocks below refer to by number:
 //!
 //! 1. `io_setup` stores an id where it is told to, where there has to be zero before.
-//! 2. `io_submit` reads an array of pointers and the entries behind them, and writes to these, before it returns. It takes
-//!    references of its own to the files; it has read the vectors, but not the buffers.
+//! 2. `io_submit` reads an array of pointers and the entries behind them, and writes to these, before it returns. It
+//!    takes references of its own to the files; it has read the vectors, but not the buffers.
 //! 3. Buffers have to stay, and to be left alone, from `io_submit` until the completion has been seen.
 //! 4. `io_getevents` fills no more events than it is told to.
 //! 5. `io_destroy` returns when the kernel has let go of all buffers; the ring is unmapped then.
@@ -16,8 +16,8 @@
 //!
 //! Buffers are the concern of whoever [submits](Context::submit) entries; all else is local or owned here.
 //!
-//! References: io_setup(2), io_submit(2), io_getevents(2), io_destroy(2); the layout of the ring is `struct aio_ring` in
-//! `fs/aio.c` of the Linux source.
+//! References: io_setup(2), io_submit(2), io_getevents(2), io_destroy(2); the layout of the ring is `struct aio_ring`
+//! in `fs/aio.c` of the Linux source.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -175,8 +175,8 @@ impl Context {
     /// # Safety
     ///
     /// What an entry's call names is valid as [`Call::run`] demands it, and used for nothing else that conflicts, until
-    /// the completion with its token has been taken out, or the context has been dropped. (Vectors themselves only until
-    /// this returns.)
+    /// the completion with its token has been taken out, or the context has been dropped. (Vectors themselves only
+    /// until this returns.)
     pub(crate) unsafe fn submit(&mut self, entries: &mut [Entry]) -> io::Result<usize> {
         #[cfg(test)]
         let entries = match entries.is_empty() {
@@ -317,8 +317,8 @@ impl Ring {
         let (head, tail) = self.head_and_tail();
         // We alone move the head. No value that is found there leads out of the ring.
         let at = head.load(Ordering::Relaxed) % self.len;
-        // Acquire: pairs with the kernel's write barrier between an event and the tail behind it; also for what was read
-        // into the buffer.
+        // Acquire: pairs with the kernel's write barrier between an event and the tail behind it; also for what was
+        // read into the buffer.
         if at == tail.load(Ordering::Acquire) % self.len {
             return None;
         }
