@@ -599,6 +599,27 @@ fn where_linux_aio_is_forbidden_too_direct_requests_go_by_workers() {
     }
 }
 
+#[test]
+fn a_loop_that_polls_sees_completions_of_linux_aio_without_a_system_call() {
+    if !has_linux_aio() {
+        return println!("SKIPPED: no Linux AIO");
+    }
+    for kind in [MonitorKind::Poll, MonitorKind::Epoll] {
+        let polling = aio::Polling::up_to(Duration::from_millis(100));
+        let context = AioContext::builder().monitor(kind).polling(polling).build().expect("a context");
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, pattern(1, 4096)).expect("a file");
+        let Some(file) = open_direct(&path) else { return };
+        let file = File::new(file).expect("a file").with_engine(Engine::LinuxAio);
+        let mut buffer = AlignedBuf::new(4096, 4096);
+        context.block_on(|| (0..300).for_each(|_| file.read_exact_at(&mut buffer, 0).expect("a read")));
+        assert!(buffer[..] == pattern(1, 4096));
+        let stats = context.stats();
+        assert!(stats.poll_hits > 0 && stats.waits < 300, "{stats:?}");
+    }
+}
+
 /// What isn't a file might block the loop.
 #[test]
 fn linux_aio_is_for_files_and_for_callers_that_have_a_context() {
