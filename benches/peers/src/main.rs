@@ -5,10 +5,11 @@
 //! many short, interleaved repetitions. Compare minimum with minimum, and ratios rather than nanoseconds.
 //!
 //! [`body`] has what the coroutines do, [`runtime`] a file for each runtime, [`loops`] what is timed and [`parked`]
-//! what is weighed; [`event_loop`] has all of that for event loops, and [`locks`]
-//! for locks. [`groups`] has the tables that put them together,
-//! which [`run`] runs with the means of [`measure`]. [`report`] and [`plot`] show the result.
+//! what is weighed; [`event_loop`] has all of that for event loops, [`locks`] for locks, and [`block`] for block I/O.
+//! [`groups`] has the tables that put them together, which [`run`] runs with the means of [`measure`]. [`report`] and
+//! [`plot`] show the result.
 
+mod block;
 mod body;
 mod event_loop;
 mod groups;

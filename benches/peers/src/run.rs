@@ -33,6 +33,14 @@ pub fn run(group: &Group, case: &Case, rounds: usize) -> Vec<Row> {
             let _pinned = pin_to(cores);
             run_timed(case, units, &supported(group, case, contestants), rounds)
         }
+        Method::Block { place, units, contestants } => {
+            if let Err(reason) = place() {
+                report::note(format_args!("{}: left out: {reason}", case.name));
+                return Vec::new();
+            }
+            let _pinned = pin();
+            run_timed(case, units, &supported(group, case, contestants), rounds)
+        }
         Method::Idle { length, contestants } => run_idle(case, length, &supported(group, case, contestants)),
         Method::Parked { count, shortfall, contestants } => run_parked(case, count, shortfall, contestants),
     }
@@ -164,7 +172,7 @@ pub fn park_for_parent(case_name: &str, runtime: &str) -> ! {
             .iter()
             .find(|contestant| contestant.runtime == runtime)
             .map(|contestant| (contestant.run, count)),
-        Method::Timed { .. } | Method::Idle { .. } => None,
+        Method::Timed { .. } | Method::Block { .. } | Method::Idle { .. } => None,
     });
     let (park, count) = entry.expect("the parent asks for what is in the tables");
     parked::report_and_exit(park(count))

@@ -3,6 +3,7 @@
 //! Adding a case means adding an entry to its group's table; adding a group means adding a file with such a table here
 //! and naming it in [`GROUPS`].
 
+mod block;
 mod coroutine;
 mod event_loop;
 mod locks;
@@ -15,7 +16,7 @@ use crate::parked::Parked;
 use crate::report::Unit;
 
 /// All groups, in the order in which they run.
-pub const GROUPS: &[&Group] = &[&coroutine::GROUP, &event_loop::GROUP, &locks::GROUP];
+pub const GROUPS: &[&Group] = &[&coroutine::GROUP, &event_loop::GROUP, &locks::GROUP, &block::GROUP];
 
 /// Cases that compare the same contestants.
 pub struct Group {
@@ -46,6 +47,14 @@ pub enum Method {
         descriptors: u32,
         contestants: &'static [Contestant<Loop>],
     },
+    /// The time that requests take, on one core.
+    Block {
+        /// Whether the machine has what they go to.
+        place: Probe,
+        /// How many requests one time around the loop is.
+        units: u32,
+        contestants: &'static [Contestant<Loop>],
+    },
     /// The processor time that a loop takes for a while.
     Idle { length: Duration, contestants: &'static [Contestant<Idle>] },
     /// What parked coroutines take.
@@ -58,7 +67,7 @@ pub struct Contestant<F> {
     pub run: F,
 }
 
-/// Finds out whether the kernel supports a runtime.
+/// Finds out whether the kernel supports a runtime, or the machine has a place.
 pub type Probe = fn() -> io::Result<()>;
 
 /// Keeps an idle loop for a while, and returns the processor time that it took.
@@ -112,7 +121,7 @@ impl Case {
     /// The names of the rows it yields: its own, or one for each quantity.
     pub fn row_names(&self) -> Vec<String> {
         match self.method {
-            Method::Timed { .. } | Method::Idle { .. } => vec![self.name.to_owned()],
+            Method::Timed { .. } | Method::Block { .. } | Method::Idle { .. } => vec![self.name.to_owned()],
             Method::Parked { .. } => {
                 QUANTITIES.iter().map(|quantity| format!("{}-{}", self.name, quantity.suffix)).collect()
             }
@@ -150,6 +159,13 @@ mod tests {
         match case.method {
             Method::Timed { descriptors, contestants, .. } => {
                 if limit::allow_descriptors(descriptors).is_ok() {
+                    for contestant in supported(group, contestants) {
+                        (contestant.run)(2);
+                    }
+                }
+            }
+            Method::Block { place, contestants, .. } => {
+                if place().is_ok() {
                     for contestant in supported(group, contestants) {
                         (contestant.run)(2);
                     }
