@@ -28,12 +28,11 @@ impl Buffers {
     /// Lends a buffer of `len` bytes, with whatever content.
     pub fn lend(self: &Rc<Self>, len: usize) -> Lease {
         let size = Self::size(len);
-        let buffer = self.kept.borrow_mut().get_mut(Self::class(size)).and_then(Vec::pop);
-        match &buffer {
-            Some(_) => self.kept_bytes.set(self.kept_bytes.get() - size),
-            None => {}
+        let kept = self.kept.borrow_mut().get_mut(Self::class(size)).and_then(Vec::pop);
+        if kept.is_some() {
+            self.kept_bytes.set(self.kept_bytes.get() - size);
         }
-        let buffer = buffer.unwrap_or_else(|| AlignedBuf::new(size, ALIGNMENT));
+        let buffer = kept.unwrap_or_else(|| AlignedBuf::new(size, ALIGNMENT));
         self.lent.set(self.lent.get() + 1);
         Lease { buffer: Some(buffer), len, buffers: self.clone() }
     }

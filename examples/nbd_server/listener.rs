@@ -10,7 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aioco::aio;
 use aioco::fd::Parked;
@@ -20,8 +21,11 @@ use crate::Error;
 use crate::log;
 use crate::worker::{Arrival, Inbox, Place};
 
-/// When there are no descriptors left, the next attempt is after this time.
+/// Between attempts to accept when there are no descriptors left, or to listen where somebody else does.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that was killed listens until the kernel is done with its ring.
+const HANDOVER: Duration = Duration::from_millis(500);
 
 pub enum Listener {
     Tcp(Parked<TcpListener>),
@@ -36,12 +40,19 @@ impl Listener {
     }
 
     pub fn unix(path: &Path) -> Result<Self, Error> {
-        if is_abandoned(path) {
-            fs::remove_file(path).map_err(|error| format!("cannot remove the old {}: {error}", path.display()))?;
+        let deadline = Instant::now() + HANDOVER;
+        loop {
+            if is_abandoned(path) {
+                fs::remove_file(path).map_err(|error| format!("cannot remove the old {}: {error}", path.display()))?;
+            }
+            match Parked::<UnixListener>::bind(path) {
+                Ok(listener) => return Ok(Self::Unix(listener, path.to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(format!("cannot listen at {}: {error}", path.display()).into()),
+            }
         }
-        let listener = Parked::<UnixListener>::bind(path)
-            .map_err(|error| format!("cannot listen at {}: {error}", path.display()))?;
-        Ok(Self::Unix(listener, path.to_owned()))
     }
 
     /// What clients call it.

@@ -106,7 +106,7 @@ mod tests {
             assert!(order.borrow().is_empty());
             drop(all);
         });
-        waiters.map(|waiter| waiter.join().unwrap());
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
         assert_eq!(*order.borrow(), [7, 2, 5]);
         context.block_on(|| permits.wait_for_all());
     }
