@@ -103,6 +103,7 @@ fn qemu_io_does_whatever_there_is_to_do() {
         "read -P 0 300k 50k",
         "write -z -f 400k 1k",
         "aio_write -P 9 2M 1M",
+        "aio_flush",
         "aio_read -P 9 2M 4k",
         "aio_flush",
         "flush",
