@@ -389,6 +389,36 @@ fn the_kernel_lets_go_of_the_buffer_before_a_cancelled_coroutine_has_ended() {
     });
 }
 
+/// The same with requests that can't be cancelled.
+#[test]
+fn a_cancelled_coroutine_waits_for_what_the_kernel_has_of_it() {
+    const LEN: usize = 1 << 20;
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, vec![7; LEN]).expect("a file");
+        let Some(file) = open_direct(&path) else { return };
+        for engine in [Engine::LinuxAio, Engine::Workers] {
+            let file = File::new(file.try_clone().expect("a duplicate")).expect("a file").with_engine(engine);
+            let file = Rc::new(file);
+            for _ in 0..20 {
+                let memory = Rc::new(std::cell::RefCell::new(AlignedBuf::new(LEN, 4096)));
+                let (file, shared) = (file.clone(), memory.clone());
+                let read = move || file.read_exact_at(&mut shared.borrow_mut(), 0).expect("a read");
+                let reading = context.spawn_local(read).expect("a stack");
+                // It is queued, and then handed over.
+                (0..2).for_each(|_| assert!(context.poll(false) || !reading.is_finished()));
+                reading.cancel();
+                let _ = reading.join();
+                memory.borrow_mut().fill(0xAA);
+                thread::sleep(Duration::from_micros(500));
+                settle(context);
+                assert!(memory.borrow().iter().all(|&byte| byte == 0xAA), "{engine}: written after the end");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_time_limit_ends_a_read() {
     each(|context| {

@@ -296,6 +296,7 @@ fn all_completions_are_taken_at_once_and_the_notifier_is_cleared_once() {
 fn a_turn_that_waits_for_a_completion_brings_it() {
     each_with_linux_aio(|context| {
         let Some(file) = direct_image(8).map(aio_file) else { return };
+        let mut in_vain = 0;
         for number in 0..8 {
             let done = Rc::new(Cell::new(false));
             let is_done = done.clone();
@@ -305,10 +306,10 @@ fn a_turn_that_waits_for_a_completion_brings_it() {
             };
             read_then(context, file.clone(), AlignedBuf::new(BLOCK, BLOCK), number * BLOCK as u64, then)
                 .expect("it goes on");
-            // Once for a signal that has come after its completion had been seen.
-            let turns = iter::repeat_with(|| context.poll(true)).take_while(|_| !done.get()).count();
-            assert!(turns <= 1, "{turns} in vain");
+            in_vain += iter::repeat_with(|| context.poll(true)).take_while(|_| !done.get()).count();
         }
+        // Seldom one is: the completion before was seen earlier than its signal.
+        assert!(in_vain < 8, "{in_vain} turns");
     });
 }
 
@@ -434,6 +435,11 @@ fn nothing_is_set_up_before_it_is_used() {
         let file = Rc::new(File::new(image(4)).expect("a file"));
         assert!(read_blocks(context, &file, 4).iter().all(Option::is_none));
         context.block_on(|| file.flush()).expect("a flush");
+        for engine in [Engine::Inline, Engine::Workers] {
+            let Some(file) = direct_image(4) else { return };
+            let file = Rc::new(File::new(file).expect("a file").with_engine(engine));
+            assert!(read_blocks(context, &file, 4).iter().all(Option::is_none));
+        }
     });
     assert_eq!(left(Site::Setup), 1);
 }
