@@ -2,13 +2,16 @@
 
 mod common;
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use aioco::aio::{FdCallbacks, IoThread};
+use aioco::block::{AlignedBuf, Engine, File, Operation};
 use aioco::{AioContext, aio, fd};
 use common::{Count, LIMIT, child, each_here, eventfd, lower, raise, settle, sockets, spawn};
 
@@ -113,6 +116,46 @@ fn a_child_that_drops_its_copy_of_an_io_thread_waits_for_nobody() {
         assert_eq!(io_thread.remote().call(|| 2).expect("it goes on"), 2);
         let id = process::id();
         assert_eq!(io_thread.remote().call(process::id).expect("it goes on"), id);
+    });
+    exit.assert_success();
+}
+
+/// What the parent's kernel has is the parent's, and so is what it hasn't got yet.
+#[test]
+fn a_child_that_drops_its_copy_of_a_context_leaves_requests_alone() {
+    let exit = child("", |_| {
+        each_here(|context| {
+            for engine in [Engine::Ring, Engine::LinuxAio] {
+                let kind = context.monitor().kind();
+                let context = AioContext::builder().monitor(kind).build().expect("a context");
+                let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+                let path = folder.path().join("image");
+                fs::write(&path, vec![7; 1 << 20]).expect("a file");
+                let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+                let file = file.or_else(|_| fs::File::open(&path)).expect("a file");
+                let file = Rc::new(File::new(file).expect("a file").with_engine(engine));
+                println!("{}", context.block_on(|| file.engine(Operation::Read)));
+                let read = || {
+                    let file = file.clone();
+                    let read = move || {
+                        let mut buffer = AlignedBuf::new(1 << 20, 4096);
+                        file.read_exact_at(&mut buffer, 0).map(|()| buffer.iter().all(|&byte| byte == 7))
+                    };
+                    context.spawn_local(read).expect("a stack")
+                };
+                // Some under way, and some that are queued.
+                let mut readers: Vec<_> = (0..4).map(|_| read()).collect();
+                (0..2).for_each(|_| assert!(context.poll(false) || !readers[0].is_finished()));
+                readers.extend((0..4).map(|_| read()));
+                context.poll(false);
+                let mut context = Some(context);
+                assert!(forked(|| drop(context.take())));
+                let _context = context.expect("dropped in the child only");
+                for reader in readers {
+                    assert!(reader.join().expect("no panic").expect("a read"));
+                }
+            }
+        });
     });
     exit.assert_success();
 }

@@ -1,6 +1,6 @@
 //! A context's requests by Linux AIO.
 //!
-//! The kernel's context is made when the first request comes. Requests are queued, and handed over in one call at the
+//! The kernel's context is made when it is first asked for. Requests are queued, and handed over in one call at the
 //! beginning of the next turn, or, if they were made since, before the loop sleeps. Completions are taken out of the
 //! ring in user memory, all that are there, whenever the loop looks; for a loop that sleeps, the kernel signals the
 //! context's own notifier, which every monitor waits for, and clears.
@@ -236,7 +236,7 @@ impl Requests {
     /// Hands over the queue, in one call. Each call that doesn't put it off makes it shorter, or was interrupted.
     fn submit(&mut self, fired: &mut Vec<Waiter>) {
         self.submits += 1;
-        // SAFETY: contract of `request`; and who drops the requests has finished all requests.
+        // SAFETY: contract of `request`; and whoever drops this has finished all of them.
         let taken = unsafe { self.kernel.submit(self.queue.make_contiguous()) };
         match taken.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
             Ok(0) | Err(libc::EAGAIN) => self.put_off(fired),

@@ -334,7 +334,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Reads from a file of a few bytes until the ring has gone round several times.
+    /// Two reads at a time.
     #[test]
     fn completions_are_taken_in_order_however_often_the_ring_goes_round() {
         let file = std::fs::File::open("/proc/self/exe").expect("this binary");
