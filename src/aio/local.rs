@@ -390,6 +390,11 @@ impl Local {
         });
     }
 
+    /// Counts a system call that carries out a request of its own.
+    pub(crate) fn count_block_call(&self) {
+        self.shared.with_local(|local| local.block_calls += 1);
+    }
+
     /// Notes that a request was carried out at once. Returns whether the others should have their turn.
     pub(crate) fn is_due_for_others(&self) -> bool {
         /// Requests that may be carried out in a row.

@@ -78,6 +78,8 @@ pub(super) struct Loop {
     pub(super) rests: u64,
     /// Requests that were carried out at once since somebody last made room for the others.
     pub(super) inline_requests: u32,
+    /// See [`Stats::block_calls`].
+    pub(super) block_calls: u64,
 }
 
 /// A callback that is to run.
@@ -109,6 +111,7 @@ impl Shared {
             busy_turns: 0,
             rests: 0,
             inline_requests: 0,
+            block_calls: 0,
         };
         Ok(Self {
             pushed: RunQueue::new(),
@@ -187,20 +190,23 @@ impl Shared {
 
     /// See [`Local::stats`](super::Local::stats).
     pub(super) fn stats(&self) -> Stats {
-        let figures =
-            self.with_local(|local| (local.monitor.calls(), local.linux_aio.submits(), local.polls, local.rests));
-        let (calls, submits, polls, rests) = figures.unwrap_or_default();
-        Stats {
-            waits: calls.waits + rests,
-            signals: self.signals.load(Ordering::Relaxed),
-            notifier_reads: calls.notifier_reads,
-            control_calls: calls.controls,
-            linux_aio_submits: submits,
-            polls: polls.polls,
-            poll_hits: polls.hits,
-            polled: polls.polled,
-            blocked: polls.blocked,
-        }
+        let of_loop = |local: &mut Loop| {
+            let calls = local.monitor.calls();
+            Stats {
+                waits: calls.waits + local.rests,
+                signals: 0,
+                notifier_reads: calls.notifier_reads,
+                control_calls: calls.controls,
+                linux_aio_submits: local.linux_aio.submits(),
+                block_calls: local.block_calls,
+                polls: local.polls.polls,
+                poll_hits: local.polls.hits,
+                polled: local.polls.polled,
+                blocked: local.polls.blocked,
+            }
+        };
+        let signals = self.signals.load(Ordering::Relaxed);
+        Stats { signals, ..self.with_local(of_loop).unwrap_or_default() }
     }
 
     /// Makes this the thread's current home for as long as the guard lives. Cheap if it is that already, as in a turn

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// What a context has done for its loop. See [`Local::stats`](super::Local::stats).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// System calls in which the loop waited for events, or collected them without waiting.
@@ -17,6 +17,9 @@ pub struct Stats {
     pub control_calls: u64,
     /// System calls that handed requests to Linux AIO.
     pub linux_aio_submits: u64,
+    /// System calls that carried out requests of [block I/O](crate::block) of their own: in the caller's thread, also in
+    /// vain, or in a worker's. Requests that go through the ring are in `waits` and `control_calls`, many with each.
+    pub block_calls: u64,
     /// How often the loop [polled](super::Polling) before a sleep.
     pub polls: u64,
     /// How often that found something, so that there was no sleep.

@@ -23,6 +23,17 @@ pub enum Engine {
     Workers,
 }
 
+impl Engine {
+    /// All that there are.
+    ///
+    /// ```
+    /// use aioco::block::Engine;
+    /// let named = Engine::ALL.iter().find(|engine| engine.to_string() == "workers");
+    /// assert_eq!(named, Some(&Engine::Workers));
+    /// ```
+    pub const ALL: &[Engine] = &[Self::Inline, Self::Ring, Self::Workers];
+}
+
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

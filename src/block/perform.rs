@@ -78,8 +78,12 @@ pub(super) unsafe fn start(
     request: &mut Request,
     on_done: impl FnOnce() -> OnDone,
 ) -> Started {
-    // SAFETY: contract, here and below.
-    let run = |call: Call| unsafe { call.run() };
+    let count = || caller.context().map_or((), Local::count_block_call);
+    let run = |call: Call| {
+        count();
+        // SAFETY: contract.
+        unsafe { call.run() }
+    };
     let engine = match caller {
         Caller::Blocking => return Started::Done(run(call)),
         _ => match policy.way(operation, caller.context()) {
@@ -119,6 +123,7 @@ pub(super) unsafe fn start(
             false => Started::Done(-i64::from(libc::ECANCELED)),
         },
         _ => {
+            count();
             // SAFETY: contract.
             unsafe { workers::submit(call, request) };
             Started::Pending(Carrier::Worker)
