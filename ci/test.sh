@@ -65,7 +65,7 @@ step "Examples"
 for example in examples/*; do
     name="$(basename "$example" .rs)"
     case "$name" in
-        img_bench) arguments=(--seconds 0.2 --depth 8 --block-size 4k --size 4M --verify --format tsv) ;;
+        img_bench) arguments=(--compare --rounds 1 --seconds 0.05 --depth 8 --size 4M --verify --format tsv) ;;
         block_layer) arguments=(--filter throttle=100000 --writes 10 --requests 2000 --rounds 1 --size 4) ;;
         nbd_server) arguments=(--help) ;; # it would serve for ever; its tests start it
         *) arguments=() ;;

@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use crate::cli::SECTOR;
+use crate::plan::SECTOR;
 
 const MAGIC: [u8; 8] = *b"aioco1\r\n";
 const SECTOR_LEN: usize = SECTOR as usize;

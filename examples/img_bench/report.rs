@@ -1,129 +1,209 @@
-//! What a run has measured, for people or for programs.
+//! What was measured, for people or for programs.
 
 use std::io::{self, Write};
 
-use crate::cli::{Format, Plan};
-use crate::image::Image;
-use crate::run::Outcome;
+use hdrhistogram::Histogram;
 
-/// Prints the outcome of a run in the format that the plan asks for.
-pub fn print(plan: &Plan, image: &Image, outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
-    match plan.format {
-        Format::Text => print_text(plan, image, outcome, out),
-        Format::Tsv => print_tsv(plan, image, outcome, out),
+use crate::cli::{Format, Statistic};
+use crate::image::Target;
+use crate::json;
+use crate::measure::{PERCENTILES, Row};
+use crate::plan::{Op, Plan};
+
+/// The longest bar of a histogram, in characters.
+const LONGEST_BAR: u64 = 40;
+
+/// Prints rows in the format that the plan asks for.
+pub fn print(plan: &Plan, targets: &[Target], rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    match (plan.format, rows) {
+        (Format::Table, [row]) => print_in_full(plan, targets, row, out),
+        (Format::Table, rows) => print_table(plan, targets, rows, out),
+        (Format::Tsv, rows) => rows.iter().try_for_each(|row| print_fields(row, out)),
+        (Format::Json, rows) => {
+            serde_json::to_writer_pretty(&mut *out, &json::report(plan, targets, rows))?;
+            writeln!(out)
+        }
     }
 }
 
-const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
-
-impl Outcome {
-    fn iops(&self) -> f64 {
-        self.ios as f64 / self.elapsed.as_secs_f64()
+impl Row {
+    pub fn megabytes_per_second(&self, plan: &Plan) -> f64 {
+        self.iops * plan.block_size as f64 / 1e6
     }
 
-    fn megabytes_per_second(&self, plan: &Plan) -> f64 {
-        self.iops() * plan.block_size as f64 / 1e6
-    }
-
-    fn per_io(&self, amount: f64) -> f64 {
-        amount / self.ios.max(1) as f64
-    }
-
-    fn cpu_ns_per_io(&self) -> f64 {
-        self.per_io(self.cpu.as_nanos() as f64)
+    /// A percentile, by its place in [`PERCENTILES`], in microseconds.
+    fn micros(&self, place: usize) -> f64 {
+        self.percentiles[place] / 1e3
     }
 }
 
-fn print_text(plan: &Plan, image: &Image, outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
-    let micros = |nanos: u64| nanos as f64 / 1e3;
-    let calls = &outcome.calls;
-
-    writeln!(out, "image       {}, {} bytes, {}", image.name, image.size, cache(image))?;
-    write!(out, "run         {} {}s of {} bytes", order(plan), operation(plan), plan.block_size)?;
-    writeln!(out, " at depth {}, seed {}", plan.depth, plan.seed)?;
-    writeln!(out, "engine      {} ({})", outcome.engine, outcome.engine_reason)?;
-    writeln!(out, "result      {} I/Os in {:.3} s", outcome.ios, outcome.elapsed.as_secs_f64())?;
-    writeln!(out, "iops        {:.0}", outcome.iops())?;
-    writeln!(out, "throughput  {:.1} MB/s", outcome.megabytes_per_second(plan))?;
-    writeln!(out, "cpu         {:.0} ns per I/O", outcome.cpu_ns_per_io())?;
-    write!(out, "syscalls    {:.3} per I/O", outcome.per_io(calls.total() as f64))?;
-    let each: Vec<_> = calls.by_name().map(|(name, calls)| format!("{calls} {name}")).collect();
-    writeln!(out, " ({})", each.join(", "))?;
+fn print_in_full(plan: &Plan, targets: &[Target], row: &Row, out: &mut impl Write) -> io::Result<()> {
+    print_images(targets, out)?;
+    write!(out, "run         {} {}s of {} bytes", order(plan), operation(row.op), plan.block_size)?;
+    write!(out, " at depth {}, mode {}, seed {}", row.depth, row.mode, plan.seed)?;
+    print_threads(plan, out)?;
+    print_flushes(plan, out)?;
+    writeln!(out, "engine      {}", row.engine)?;
+    writeln!(out, "result      {} I/Os in {:.3} s", row.ios, row.elapsed.as_secs_f64())?;
+    writeln!(out, "iops        {:.0}", row.iops)?;
+    writeln!(out, "throughput  {:.1} MB/s", row.megabytes_per_second(plan))?;
+    writeln!(out, "cpu         {:.0} ns per I/O", row.cpu_ns)?;
+    writeln!(out, "syscalls    {:.3} per I/O", row.syscalls)?;
     write!(out, "latency    ")?;
-    for (name, percentile) in PERCENTILES {
-        write!(out, " {name} {:.1} µs,", micros(outcome.latencies.value_at_percentile(percentile)))?;
+    for (place, (name, _)) in PERCENTILES.iter().enumerate() {
+        write!(out, " {name} {:.1} µs,", row.micros(place))?;
     }
-    writeln!(out, " max {:.1} µs", micros(outcome.latencies.max()))?;
-    write!(out, "pool       ")?;
-    let pool = pool(outcome);
-    for (at, (name, value)) in pool.iter().enumerate() {
-        write!(out, "{} {value} {name}", if at > 0 { "," } else { "" })?;
-    }
-    writeln!(out)?;
+    writeln!(out, " max {:.1} µs", row.max as f64 / 1e3)?;
+    print_histogram(&row.latencies, out)?;
     if plan.verify {
-        let extent = if plan.write { "the whole image, after the run" } else { "every block read" };
-        writeln!(out, "verified    {extent}, pattern seed {}", image.pattern.seed)?;
+        let extent = if row.op.writes() { "the whole image, after the run" } else { "every block read" };
+        let seeds = targets.iter().flat_map(|target| &target.images).map(|image| image.pattern.seed.to_string());
+        writeln!(out, "verified    {extent}, pattern seed {}", seeds.collect::<Vec<_>>().join(", "))?;
     }
     Ok(())
 }
 
-fn print_tsv(plan: &Plan, image: &Image, outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
-    let micros = |nanos: u64| format!("{:.3}", nanos as f64 / 1e3);
-    let mut columns = vec![
-        ("engine".to_owned(), outcome.engine.to_owned()),
-        ("engine_reason".to_owned(), outcome.engine_reason.replace(['\t', '\n'], " ")),
-        ("operation".to_owned(), operation(plan).to_owned()),
-        ("order".to_owned(), order(plan).to_owned()),
-        ("cache".to_owned(), cache(image).to_owned()),
-        ("depth".to_owned(), plan.depth.to_string()),
-        ("block_size".to_owned(), plan.block_size.to_string()),
-        ("image_size".to_owned(), image.size.to_string()),
-        ("elapsed_s".to_owned(), format!("{:.6}", outcome.elapsed.as_secs_f64())),
-        ("ios".to_owned(), outcome.ios.to_string()),
-        ("iops".to_owned(), format!("{:.1}", outcome.iops())),
-        ("mb_per_s".to_owned(), format!("{:.3}", outcome.megabytes_per_second(plan))),
-        ("cpu_ns_per_io".to_owned(), format!("{:.1}", outcome.cpu_ns_per_io())),
-        ("syscalls_per_io".to_owned(), format!("{:.4}", outcome.per_io(outcome.calls.total() as f64))),
-    ];
-    for (name, percentile) in PERCENTILES {
-        let name = format!("{}_us", name.replace('.', "_"));
-        columns.push((name, micros(outcome.latencies.value_at_percentile(percentile))));
+fn print_table(plan: &Plan, targets: &[Target], rows: &[Row], out: &mut impl Write) -> io::Result<()> {
+    print_images(targets, out)?;
+    write!(out, "runs        {} requests of {} bytes, seed {}", order(plan), plan.block_size, plan.seed)?;
+    print_threads(plan, out)?;
+    print_flushes(plan, out)?;
+    let statistic = match plan.statistic {
+        Statistic::Best => "best",
+        Statistic::Median => "median",
+    };
+    writeln!(out, "figures     {statistic} of {} rounds; CPU time and system calls are per I/O", plan.rounds)?;
+    let same = |one: &Row, next: &Row| (one.target, one.op) == (next.target, next.op);
+    for rows in rows.chunk_by(same) {
+        let Row { target, op, .. } = &rows[0];
+        writeln!(out, "\n{target}, {}s", operation(*op))?;
+        writeln!(
+            out,
+            "  {:<10}{:>6}{:>10}{:>9}{:>9}{:>10}{:>10}  {:>10}{:>9}",
+            "mode", "depth", "IOPS", "CPU ns", "syscalls", "p50 us", "p99 us", "x raw-ring", "CPU ns"
+        )?;
+        for row in rows {
+            write!(out, "  {:<10}{:>6}", row.mode.to_string(), row.depth)?;
+            write!(out, "{:>10.0}{:>9.0}{:>9.3}", row.iops, row.cpu_ns, row.syscalls)?;
+            write!(out, "{:>10.1}{:>10.1}", row.micros(0), row.micros(2))?;
+            if let Some(ratio) = row.ratio {
+                write!(out, "  {:>10.3}{:>+9.0}", ratio.iops, ratio.cpu_ns_more)?;
+            }
+            writeln!(out)?;
+        }
+        let engines = rows.iter().filter(|row| row.mode.is_aioco());
+        for row in first_of_each(engines) {
+            writeln!(out, "  engine of {}: {}", row.mode, row.engine)?;
+        }
     }
-    columns.push(("max_us".to_owned(), micros(outcome.latencies.max())));
-    columns.push(("verified".to_owned(), if plan.verify { "yes" } else { "no" }.to_owned()));
-    for (name, value) in pool(outcome) {
-        columns.push((format!("pool_{name}"), value.to_string()));
+    if plan.verify {
+        writeln!(out, "\nverified    yes")?;
     }
-
-    let (names, values): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
-    writeln!(out, "{}", names.join("\t"))?;
-    writeln!(out, "{}", values.join("\t"))
+    Ok(())
 }
 
-fn operation(plan: &Plan) -> &'static str {
-    if plan.write { "write" } else { "read" }
+/// A row for each mode and engine.
+fn first_of_each<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
+    let mut firsts: Vec<&Row> = Vec::new();
+    for row in rows {
+        if !firsts.iter().any(|first| (first.mode, &first.engine) == (row.mode, &row.engine)) {
+            firsts.push(row);
+        }
+    }
+    firsts
 }
 
-fn order(plan: &Plan) -> &'static str {
+fn print_images(targets: &[Target], out: &mut impl Write) -> io::Result<()> {
+    for target in targets {
+        for image in &target.images {
+            writeln!(out, "image       {}, {} bytes, {}", image.name, image.size, target.kind)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_threads(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+    if plan.threads > 1 {
+        write!(out, ", on each of {} threads", plan.threads)?;
+    }
+    if let Some(rate) = plan.rate {
+        write!(out, ", at most {rate} per second")?;
+    }
+    writeln!(out)
+}
+
+fn print_flushes(plan: &Plan, out: &mut impl Write) -> io::Result<()> {
+    let Some(flush) = plan.flush else { return Ok(()) };
+    let drain = if flush.drain { "the queue is drained before" } else { "beside other requests" };
+    writeln!(out, "flushes     after every {} requests, {drain}", flush.interval)
+}
+
+/// A bar for each power of two.
+fn print_histogram(latencies: &Histogram<u64>, out: &mut impl Write) -> io::Result<()> {
+    let buckets = buckets(latencies);
+    let most = buckets.iter().map(|&(_, count)| count).max().unwrap_or(1);
+    for (number, &(below, count)) in buckets.iter().enumerate() {
+        let bar = "#".repeat((count * LONGEST_BAR).div_ceil(most) as usize);
+        let head = if number == 0 { "histogram" } else { "" };
+        let line = format!("{head:<12}{:>11} {count:>9} {bar}", format!("< {}", time(below)));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// From the least to the greatest latency: powers of two of nanoseconds, and how many are below, but not below the one
+/// before.
+fn buckets(latencies: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let mut buckets: Vec<(u64, u64)> = Vec::new();
+    for step in latencies.iter_recorded() {
+        let below = (step.value_iterated_to() + 1).next_power_of_two();
+        while let Some(&(last, _)) = buckets.last()
+            && last < below
+        {
+            buckets.push((last * 2, 0));
+        }
+        match buckets.last_mut() {
+            Some((_, count)) => *count += step.count_at_value(),
+            None => buckets.push((below, step.count_at_value())),
+        }
+    }
+    buckets
+}
+
+fn time(nanos: u64) -> String {
+    match nanos {
+        ..10_000 => format!("{:.2} µs", nanos as f64 / 1e3),
+        10_000..10_000_000 => format!("{:.0} µs", nanos as f64 / 1e3),
+        _ => format!("{:.0} ms", nanos as f64 / 1e6),
+    }
+}
+
+fn print_fields(row: &Row, out: &mut impl Write) -> io::Result<()> {
+    let Row { mode, target, op, depth, .. } = row;
+    write!(out, "{mode}\t{target}\t{op}\t{depth}\t{:.1}\t{:.1}\t{:.4}", row.iops, row.cpu_ns, row.syscalls)?;
+    writeln!(out, "\t{:.3}\t{:.3}", row.micros(0), row.micros(2))
+}
+
+fn operation(op: Op) -> String {
+    match op {
+        Op::Mixed { reads } => format!("mixed ({reads} % read) request"),
+        op => op.to_string(),
+    }
+}
+
+pub fn order(plan: &Plan) -> &'static str {
     if plan.sequential { "sequential" } else { "random" }
 }
 
-fn cache(image: &Image) -> &'static str {
-    if image.direct { "direct" } else { "buffered" }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn pool(outcome: &Outcome) -> [(&'static str, u64); 10] {
-    let pool = &outcome.pool;
-    [
-        ("live", pool.live),
-        ("idle", pool.idle),
-        ("created", pool.created),
-        ("hits", pool.hits),
-        ("refills", pool.refills),
-        ("overflows", pool.overflows),
-        ("trimmed", pool.trimmed),
-        ("leaked", pool.leaked),
-        ("mappings", pool.mappings),
-        ("unmappings", pool.unmappings),
-    ]
+    #[test]
+    fn buckets_are_powers_of_two() {
+        let mut latencies = Histogram::new(3).unwrap();
+        [900, 1023, 1025, 9000].into_iter().for_each(|nanos| latencies.record(nanos).unwrap());
+        assert_eq!(buckets(&latencies), [(1024, 2), (2048, 1), (4096, 0), (8192, 0), (16384, 1)]);
+        assert_eq!(buckets(&Histogram::new(3).unwrap()), []);
+    }
 }
