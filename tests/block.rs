@@ -407,7 +407,8 @@ fn a_cancelled_coroutine_waits_for_what_the_kernel_has_of_it() {
                 let read = move || file.read_exact_at(&mut shared.borrow_mut(), 0).expect("a read");
                 let reading = context.spawn_local(read).expect("a stack");
                 // It is queued, and then handed over.
-                (0..2).for_each(|_| assert!(context.poll(false) || !reading.is_finished()));
+                assert!(context.poll(false));
+                context.poll(false);
                 reading.cancel();
                 let _ = reading.join();
                 memory.borrow_mut().fill(0xAA);
@@ -504,7 +505,10 @@ fn requests_that_cannot_be_cancelled_are_taken_back_or_waited_for() {
                     })
                     .collect();
                 // They are queued, then under way.
-                (0..=round % 2).for_each(|_| assert!(context.poll(false) || round % 2 == 1));
+                assert!(context.poll(false));
+                if round % 2 == 1 {
+                    context.poll(false);
+                }
                 handles.iter().for_each(|handle| handle.cancel());
                 for handle in handles {
                     if let Err(payload) = handle.join() {
@@ -611,6 +615,9 @@ fn where_io_uring_is_forbidden_direct_requests_go_by_linux_aio() {
 
 #[test]
 fn where_linux_aio_is_forbidden_too_direct_requests_go_by_workers() {
+    if !has_linux_aio() {
+        return println!("SKIPPED: no Linux AIO");
+    }
     let ring = libc::SYS_io_uring_setup;
     let cases: [(&str, &[libc::c_long], libc::c_int, &str); 4] = [
         ("EPERM", &[ring, libc::SYS_io_setup], libc::EPERM, "seccomp"),
@@ -977,7 +984,7 @@ fn requests_that_are_done_within_their_submission_do_not_nest() {
                 settle(&context);
             }
         };
-        let small = thread::Builder::new().stack_size(128 << 10).spawn(scenario).expect("a thread");
+        let small = thread::Builder::new().stack_size(256 << 10).spawn(scenario).expect("a thread");
         small.join().expect("no panic");
     }
 }
