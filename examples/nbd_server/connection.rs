@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use aioco::coroutine::Interest;
 use aioco::fd::{self, Parked};
+use aioco::yield_now;
 use socket2::Socket;
 
 use crate::buffers::{Buffers, Lease};
@@ -22,8 +23,12 @@ use crate::protocol::{Errno, Failure, MAX_PAYLOAD, Reply, Request, command};
 use crate::receiver::Receiver;
 use crate::worker::Worker;
 
-/// A client's payloads take at most so many bytes at a time.
-const CLIENT_BYTES: usize = MAX_PAYLOAD as usize;
+/// A client's payloads take at most so many bytes at a time; a longer one goes alone.
+const CLIENT_BYTES: usize = 8 << 20;
+
+/// When reads of so many bytes have been started, they have their turn, and their replies are sent while they are in the
+/// caches. Those that have to wait for the disk don't keep others from starting.
+const BATCH: usize = 32 << 10;
 
 /// A connection as others see it.
 pub struct Link {
@@ -107,6 +112,7 @@ impl Session {
 
     /// Reads requests, and starts a coroutine for each.
     fn run(self: &Rc<Self>, input: &mut Receiver) -> Result<Infallible, Ending> {
+        let mut started = 0;
         loop {
             let request = self.next_request(input)?;
             if request.command == command::DISCONNECT {
@@ -126,6 +132,14 @@ impl Session {
             let session = self.clone();
             let carry_out = move || session.carry_out(&request, payload, permits);
             self.worker.context.spawn_local(carry_out)?;
+            if request.command == command::READ {
+                started += request.len as usize;
+            }
+            if started >= BATCH {
+                started = 0;
+                yield_now();
+                self.outbox.wait_for_room();
+            }
         }
     }
 

@@ -5,9 +5,11 @@ use std::io::{self, IoSlice, Write};
 use std::mem;
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::task::Waker;
 
 use aioco::aio::Local;
 use aioco::fd::Parked;
+use aioco::park;
 use socket2::Socket;
 
 use crate::limits::Patience;
@@ -17,12 +19,19 @@ use crate::protocol::Reply;
 /// The most parts of replies that go with one system call.
 const PARTS: usize = 128;
 
+/// While so many bytes are unsent, no more are read for this client: they would wait in memory, out of the caches.
+const ROOM: usize = 512 << 10;
+
 /// A socket's sending end, for many coroutines. Replies are queued; the first one starts a coroutine, which sends until
 /// there is none left. It starts after the requests that are ready have had their turn, and takes all their replies.
 pub struct Outbox {
     socket: Rc<Parked<Socket>>,
     patience: Patience,
     queue: RefCell<Vec<Queued>>,
+    /// Bytes that are queued, or being sent.
+    unsent: Cell<usize>,
+    /// Who waits for there to be fewer.
+    waiting: RefCell<Option<Waker>>,
     is_sending: Cell<bool>,
     is_broken: Cell<bool>,
 }
@@ -40,6 +49,8 @@ impl Outbox {
             socket,
             patience,
             queue: RefCell::default(),
+            unsent: Cell::new(0),
+            waiting: RefCell::default(),
             is_sending: Cell::new(false),
             is_broken: Cell::new(false),
         })
@@ -50,12 +61,22 @@ impl Outbox {
         if self.is_broken.get() {
             return;
         }
+        let len = reply.parts().map(<[u8]>::len).iter().sum::<usize>();
+        self.unsent.set(self.unsent.get() + len);
         self.queue.borrow_mut().push(Queued { reply, _permits: permits });
         if !self.is_sending.replace(true) {
             let outbox = self.clone();
             if let Err(error) = context.spawn_local(move || outbox.send_all()) {
                 self.give_up(&error);
             }
+        }
+    }
+
+    /// Waits until less than [`ROOM`] is unsent. For one coroutine.
+    pub fn wait_for_room(&self) {
+        while self.unsent.get() >= ROOM && !self.is_broken.get() {
+            self.waiting.replace(Some(park::waker()));
+            park::park();
         }
     }
 
@@ -86,7 +107,13 @@ impl Outbox {
             while !left.is_empty() {
                 match (&*self.socket).write_vectored(left)? {
                     0 => return Err(io::ErrorKind::WriteZero.into()),
-                    sent => IoSlice::advance_slices(&mut left, sent),
+                    sent => {
+                        IoSlice::advance_slices(&mut left, sent);
+                        self.unsent.set(self.unsent.get() - sent);
+                    }
+                }
+                if self.unsent.get() < ROOM {
+                    self.wake();
                 }
                 if !left.is_empty() {
                     let bytes = left.iter().map(|slice| slice.len()).sum();
@@ -105,5 +132,12 @@ impl Outbox {
         let _ = self.socket.get_ref().shutdown(Shutdown::Both);
         let dropped = mem::take(&mut *self.queue.borrow_mut());
         drop(dropped);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
     }
 }
