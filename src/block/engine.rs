@@ -149,6 +149,7 @@ impl Policy {
     }
 
     /// How a coroutine of this context, or of another home (`None`), has a request carried out.
+    #[inline]
     pub(super) fn way(&self, operation: Operation, context: Option<&Local>) -> Way {
         if let Some(forced) = self.forced {
             return Way::By(self.by(forced, operation, context).engine);
@@ -198,6 +199,7 @@ impl Policy {
     }
 
     /// The engine for what may have to wait.
+    #[inline]
     fn others(&self, operation: Operation, context: Option<&Local>) -> EngineChoice {
         let workers = |reason| EngineChoice { engine: Engine::Workers, reason };
         match context {
@@ -247,6 +249,7 @@ impl Policy {
         self.forced == Some(Engine::LinuxAio) && !self.no_linux_aio_for_others.swap(true, Ordering::Relaxed)
     }
 
+    #[inline]
     fn may_be_there(&self) -> bool {
         let misses = self.misses.load(Ordering::Relaxed);
         if misses < MAX_MISSES {
@@ -261,6 +264,7 @@ impl Policy {
     }
 
     /// Notes whether the data of a read was there.
+    #[inline]
     pub(super) fn note_read(&self, was_there: bool) {
         if was_there {
             // A hit is the rule; then the cache line isn't written to.

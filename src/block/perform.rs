@@ -32,6 +32,7 @@ pub(super) enum Caller {
 }
 
 impl Caller {
+    #[inline]
     pub(super) fn current() -> Self {
         match coroutine::home() {
             Some(home) if !thread::panicking() => Local::from_home(home).map_or(Self::Home, Self::Context),
@@ -39,6 +40,7 @@ impl Caller {
         }
     }
 
+    #[inline]
     pub(super) fn context(&self) -> Option<&Local> {
         match self {
             Self::Context(context) => Some(context),
@@ -70,6 +72,7 @@ pub(super) enum Carrier {
 ///
 /// What the call names is valid as [`Call::run`] demands it. If the request is pending afterwards, that holds until it is
 /// done, and so long it stays in place.
+#[inline]
 pub(super) unsafe fn start(
     caller: &Caller,
     policy: &Policy,
@@ -154,6 +157,7 @@ pub(super) fn finish(caller: &Caller, carrier: Carrier, request: &Request) {
 /// # Safety
 ///
 /// As [`Call::run`].
+#[inline]
 pub(super) unsafe fn perform(policy: &Policy, operation: Operation, call: Call) -> i64 {
     let mut pending = Pending { caller: Caller::current(), request: Request::new(), carrier: None };
     let Pending { caller, request, .. } = &mut pending;
@@ -171,6 +175,7 @@ pub(super) unsafe fn perform(policy: &Policy, operation: Operation, call: Call) 
 }
 
 /// The others have their turn, if it has been long.
+#[inline]
 pub(super) fn let_others(caller: &Caller) {
     if caller.context().is_some_and(Local::is_due_for_others) {
         yield_now();

@@ -29,12 +29,14 @@ pub(super) struct Target<'a> {
 
 impl Target<'_> {
     /// Reads until the buffer is full or the file ends. Returns how much was read.
+    #[inline]
     pub(super) fn read(self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // SAFETY: the buffer is borrowed.
         unsafe { self.move_all(&mut Transfer::read(buffer, offset)) }
     }
 
     /// Writes the whole buffer.
+    #[inline]
     pub(super) fn write(self, buffer: &[u8], offset: u64, flags: i32) -> io::Result<()> {
         // SAFETY: the buffer is borrowed.
         unsafe { self.move_all(&mut Transfer::write(buffer, offset, flags)) }.map(drop)
@@ -43,6 +45,7 @@ impl Target<'_> {
     /// # Safety
     ///
     /// The buffer of the transfer is borrowed.
+    #[inline]
     unsafe fn move_all(self, transfer: &mut Transfer) -> io::Result<usize> {
         self.check(transfer)?;
         loop {
@@ -58,6 +61,7 @@ impl Target<'_> {
     }
 
     /// Whether what a transfer asks for is aligned.
+    #[inline]
     pub(super) fn check(self, transfer: &Transfer) -> io::Result<()> {
         self.check_alignment([(transfer.buffer.addr(), transfer.len)], transfer.offset)
     }
@@ -140,11 +144,13 @@ impl Target<'_> {
     }
 
     /// Whether a read that moved so much has met the end of the file: direct I/O can't go on from there.
+    #[inline]
     fn is_end(self, moved: usize) -> bool {
         !moved.is_multiple_of(self.policy.facts().offset_alignment as usize)
     }
 
     /// Whether these buffers, by address and length, and this offset are aligned.
+    #[inline]
     fn check_alignment(
         self,
         buffers: impl IntoIterator<Item = (usize, usize), IntoIter: Clone>,
@@ -195,27 +201,32 @@ pub(super) enum Advance {
 }
 
 impl Transfer {
+    #[inline]
     pub(super) fn read(buffer: &mut [u8], offset: u64) -> Self {
         let len = buffer.len();
         Self { buffer: buffer.as_mut_ptr(), len, offset, write_flags: None, done: 0, again: Again::default() }
     }
 
+    #[inline]
     pub(super) fn write(buffer: &[u8], offset: u64, flags: i32) -> Self {
         let len = buffer.len();
         let buffer = buffer.as_ptr().cast_mut();
         Self { buffer, len, offset, write_flags: Some(flags), done: 0, again: Again::default() }
     }
 
+    #[inline]
     pub(super) fn operation(&self) -> Operation {
         if self.write_flags.is_some() { Operation::Write } else { Operation::Read }
     }
 
     /// How much has been moved.
+    #[inline]
     pub(super) fn done(&self) -> usize {
         self.done
     }
 
     /// The next call, if there is anything left to move.
+    #[inline]
     pub(super) fn next(&self, target: Target<'_>) -> Option<Call> {
         let left = self.len - self.done;
         if left == 0 {
@@ -232,6 +243,7 @@ impl Transfer {
     }
 
     /// Takes note of what a call has returned.
+    #[inline]
     pub(super) fn advance(&mut self, target: Target<'_>, result: i64) -> io::Result<Advance> {
         match self.again.check(result)? {
             None => Ok(Advance::Again),
@@ -291,6 +303,7 @@ struct Again {
 
 impl Again {
     /// How much a call has moved; `None` if it is to be made again, after a [pause](Self::pause).
+    #[inline]
     fn check(&mut self, result: i64) -> io::Result<Option<usize>> {
         if result >= 0 {
             self.times = 0;

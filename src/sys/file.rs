@@ -74,6 +74,7 @@ impl Call {
     ///
     /// What it names is valid: buffers for their length, and vectors and the buffers that they name; those that are read
     /// into for writes by the kernel.
+    #[inline]
     pub(crate) unsafe fn run(self) -> i64 {
         let call = self;
         #[cfg(test)]
