@@ -19,8 +19,8 @@ use aioco::aio::MonitorKind;
 use aioco::coroutine::{Interest, Watch};
 use aioco::{AioContext, fd, park};
 use common::{
-    Count, MONITORS, assert_cancelled, child, each, each_here, eventfd, eventually, lower, message_of, raise, scaled,
-    settle, sockets, spawn, watch_something, with,
+    Count, MONITORS, assert_cancelled, child, each, each_here, eventfd, eventually, forbid, lower, message_of, raise,
+    scaled, settle, sockets, spawn, watch_something, with,
 };
 
 /// Counts how often it was woken.
@@ -833,23 +833,6 @@ fn rings_that_are_made_and_dropped_by_the_hundred_give_their_memory_back() {
 }
 
 // ---- choice ---------------------------------------------------------------------------------------------------------
-
-/// Makes the kernel answer these calls of this thread, and of those that it starts, with an error.
-fn forbid(calls: &[libc::c_long], errno: libc::c_int) {
-    let instruction = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for &call in calls {
-        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32));
-        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
-    }
-    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is valid for its length, and the kernel copies it.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter), 0);
-    }
-}
 
 /// A context works.
 fn works(context: &AioContext) {
