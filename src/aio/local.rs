@@ -16,8 +16,8 @@ use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
-use super::request::{Bypass, Interface, OnDone, Request};
-use super::shared::{Due, Shared, abort_with_requests, refuse_coroutine};
+use super::request::{Interface, OnDone, PlacedBypass, Request};
+use super::shared::{Due, Loop, Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
 use super::transaction::Transaction;
@@ -317,6 +317,20 @@ impl Local {
     }
 }
 
+/// Counts a system call that carries out a request of the calling coroutine, if its home is a context. Returns whether
+/// the others there should have their turn.
+#[inline]
+pub(crate) fn count_block_call() -> bool {
+    coroutine::with_home(|home| {
+        let home: &dyn Any = &**home?;
+        home.downcast_ref::<Shared>()?.with_local(|local| {
+            local.block_calls += 1;
+            local.is_due_for_others()
+        })
+    })
+    .unwrap_or_default()
+}
+
 /// What block I/O needs of a context.
 impl Local {
     /// Whether the context carries out requests itself: it has a ring.
@@ -369,24 +383,23 @@ impl Local {
         self.shared.refuse_if_ended()
     }
 
-    /// A number for a bypass, which is [put](Self::put_bypass) there before the next turn; `None` if the context has
-    /// ended.
-    pub(crate) fn reserve_bypass(&self) -> Option<u64> {
-        self.shared.with_local(|local| local.bypasses.reserve())
+    /// Keeps a bypass until its call is done. Returns its number; if the context has ended, it is dropped.
+    pub(crate) fn keep_bypass(&self, bypass: PlacedBypass) -> Option<u64> {
+        let mut bypass = Some(bypass);
+        self.shared.with_local(|local| bypass.take().map(|bypass| local.bypasses.insert(bypass))).flatten()
     }
 
-    /// What is to happen when the call of the bypass of this number is done.
+    /// What is to happen when the call of the bypass of this number is done, by another thread.
     pub(crate) fn on_bypass_done(&self, number: u64) -> OnDone {
         OnDone::Call(number, Arc::downgrade(&self.shared))
     }
 
-    /// Keeps a bypass until its call is done; or, if it `is_due`, until the next turn.
-    pub(crate) fn put_bypass(&self, number: u64, bypass: Box<dyn Bypass>, is_due: bool) {
+    /// Has a bypass go on in the next turn; it has no call that is pending. Counts the system call, if there was one.
+    pub(crate) fn defer_bypass(&self, bypass: PlacedBypass, block_calls: u64) {
+        let mut bypass = Some(bypass);
         self.shared.with_local(|local| {
-            local.bypasses.put(number, bypass);
-            if is_due {
-                local.due.push_back(Due::Bypass(number));
-            }
+            local.block_calls += block_calls;
+            local.due.extend(bypass.take().map(Due::Bypass));
         });
     }
 
@@ -397,18 +410,7 @@ impl Local {
 
     /// Notes that a request was carried out at once. Returns whether the others should have their turn.
     pub(crate) fn is_due_for_others(&self) -> bool {
-        /// Requests that may be carried out in a row.
-        const MAX_INLINE: u32 = 64;
-
-        let due = self.shared.with_local(|local| {
-            local.inline_requests += 1;
-            let due = local.inline_requests >= MAX_INLINE;
-            if due {
-                local.inline_requests = 0;
-            }
-            due
-        });
-        due.unwrap_or_default()
+        self.shared.with_local(Loop::is_due_for_others).unwrap_or_default()
     }
 }
 

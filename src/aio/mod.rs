@@ -87,6 +87,7 @@ pub use fd_handler::FdHandler;
 pub use fdmon::MonitorKind;
 pub use handler::FdCallbacks;
 pub use io_thread::IoThread;
+pub(crate) use local::count_block_call;
 pub use local::{Local, current};
 pub use parameters::{Coalescing, Polling};
 pub use polling::PollSource;

@@ -21,10 +21,12 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use super::Local;
 use super::bh;
 use super::shared::Shared;
 use crate::primitive::atomic::{AtomicI64, Ordering};
@@ -62,7 +64,9 @@ pub(crate) enum OnDone {
     Wake(Waker),
     /// It is counted, and somebody is woken if that was enough.
     Count(Arc<Tally>),
-    /// The context, whose [`Bypass`] of this number it is, goes on with it.
+    /// The context, through which the kernel has the request, goes on with its [`Bypass`] of this number.
+    GoOn(u64),
+    /// The same, for whoever else has the request.
     Call(u64, Weak<Shared>),
 }
 
@@ -70,6 +74,8 @@ pub(crate) enum OnDone {
 #[derive(Debug)]
 pub(crate) enum Told {
     Waker(Waker),
+    /// The [`Bypass`] of this number, of the context through which the kernel had the request.
+    Bypass(u64),
     /// The context that has a [`Bypass`] of this number.
     Context(u64, Weak<Shared>),
 }
@@ -79,6 +85,7 @@ impl Told {
     pub(crate) fn tell(self) {
         match self {
             Self::Waker(waker) => waker.wake(),
+            Self::Bypass(_) => unreachable!("only the context's own thread completes what it has given to the kernel"),
             Self::Context(number, context) => {
                 let Some(context) = context.upgrade() else { return };
                 let home = Arc::downgrade(&context);
@@ -94,13 +101,77 @@ impl Told {
 }
 
 /// A request without a coroutine: what the loop does when it is done is a callback.
-pub(crate) trait Bypass {
+///
+/// It is in an allocation of its own, and only ever named by pointers: the kernel has some into it.
+pub(crate) trait Bypass: Sized {
     /// Takes note of the result. Goes on if there is more to do: the next call is under way, or done, afterwards.
     /// Otherwise it is finished, and the callback is called.
-    fn go_on(self: Box<Self>);
+    ///
+    /// # Safety
+    ///
+    /// `this` came from a box, which is the callee's from now on; no call is pending.
+    unsafe fn go_on(this: NonNull<Self>, context: &Local);
 
     /// Cancels it, and blocks until it is done. Called before it is dropped without having gone on.
-    fn finish(&self);
+    ///
+    /// # Safety
+    ///
+    /// `this` came from a box, which the caller has.
+    unsafe fn finish(this: NonNull<Self>, context: &Local);
+}
+
+/// A [`Bypass`] of any kind that the context has: what a box is but for the claim that nobody else has a pointer into it.
+#[derive(Debug)]
+pub(crate) struct PlacedBypass {
+    place: NonNull<()>,
+    calls: &'static Calls,
+}
+
+/// What can be done with a bypass of some kind.
+#[derive(Debug)]
+struct Calls {
+    go_on: unsafe fn(NonNull<()>, &Local),
+    finish: unsafe fn(NonNull<()>, &Local),
+    drop: unsafe fn(NonNull<()>),
+}
+
+impl PlacedBypass {
+    /// # Safety
+    ///
+    /// The pointer came from a box, which the bypass is from now on. A call that is pending is done before the bypass
+    /// goes on, and what it names stays until the bypass has gone on, or has been finished.
+    pub(crate) unsafe fn new<B: Bypass + 'static>(place: NonNull<B>) -> Self {
+        let calls = const {
+            &Calls {
+                // SAFETY: the pointer is that of `new`; the rest is passed on.
+                go_on: |place, context| unsafe { B::go_on(place.cast(), context) },
+                // SAFETY: as above.
+                finish: |place, context| unsafe { B::finish(place.cast(), context) },
+                // SAFETY: as above.
+                drop: |place| drop(unsafe { Box::from_raw(place.cast::<B>().as_ptr()) }),
+            }
+        };
+        Self { place: place.cast(), calls }
+    }
+
+    /// No call of it is pending.
+    pub(super) fn go_on(self, context: &Local) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: its box is given away; the rest is the contract of `new`.
+        unsafe { (this.calls.go_on)(this.place, context) };
+    }
+
+    pub(super) fn finish(&self, context: &Local) {
+        // SAFETY: the box is ours.
+        unsafe { (self.calls.finish)(self.place, context) };
+    }
+}
+
+impl Drop for PlacedBypass {
+    fn drop(&mut self) {
+        // SAFETY: the box is ours, and this is its end.
+        unsafe { (self.calls.drop)(self.place) };
+    }
 }
 
 impl Request {
@@ -138,6 +209,7 @@ impl Request {
             OnDone::Nothing => None,
             OnDone::Wake(waker) => Some(Told::Waker(waker)),
             OnDone::Count(tally) => tally.count().map(Told::Waker),
+            OnDone::GoOn(number) => Some(Told::Bypass(number)),
             OnDone::Call(number, context) => Some(Told::Context(number, context)),
         }
     }

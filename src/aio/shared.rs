@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::Local;
 use super::bh::{self, Queue, Scheduled};
 use super::builder::{self, MonitorChoice};
 use super::fdmon::{Monitor, MonitorKind, Side};
@@ -18,7 +19,7 @@ use super::linux_aio::LinuxAio;
 use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
 use super::polling::Sources;
-use super::request::Bypass;
+use super::request::PlacedBypass;
 use super::slab::Slab;
 use super::stats::{Polls, Stats};
 use super::timers::Timers;
@@ -68,7 +69,7 @@ pub(super) struct Loop {
     pub(super) timers: Timers,
     pub(super) handlers: Slab<Arc<handler::Node>>,
     /// Requests without coroutines.
-    pub(super) bypasses: Slab<Box<dyn Bypass>>,
+    pub(super) bypasses: Slab<PlacedBypass>,
     pub(super) parameters: Parameters,
     pub(super) sources: Sources,
     pub(super) polls: Polls,
@@ -87,7 +88,24 @@ pub(super) enum Due {
     Handler(Arc<handler::Node>, Side),
     Polled(Arc<handler::Node>),
     Timer(Arc<timer::Node>),
-    Bypass(u64),
+    /// A request without a coroutine, whose call is done.
+    Bypass(PlacedBypass),
+}
+
+impl Loop {
+    /// Notes that a request was carried out at once. Returns whether the others should have their turn.
+    #[inline]
+    pub(super) fn is_due_for_others(&mut self) -> bool {
+        /// Requests that may be carried out in a row.
+        const MAX_INLINE: u32 = 64;
+
+        self.inline_requests += 1;
+        let is_due = self.inline_requests >= MAX_INLINE;
+        if is_due {
+            self.inline_requests = 0;
+        }
+        is_due
+    }
 }
 
 impl Shared {
@@ -259,16 +277,17 @@ impl Shared {
     }
 
     /// Has the request of this number go on, which is done.
-    pub(super) fn go_on(&self, number: u64) {
+    pub(super) fn go_on(self: &Arc<Self>, number: u64) {
         if let Some(bypass) = self.with_local(|local| local.bypasses.remove(number)).flatten() {
-            bypass.go_on();
+            bypass.go_on(&Local::of(self.clone()));
         }
     }
 
     /// Drops the callbacks of requests, handlers and bottom halves, and all that is to be told.
-    fn drop_callbacks(&self) {
+    fn drop_callbacks(self: &Arc<Self>) {
         let bypasses = self.with_local(|local| local.bypasses.drain()).unwrap_or_default();
-        bypasses.iter().for_each(|bypass| bypass.finish());
+        let context = Local::of(self.clone());
+        bypasses.iter().for_each(|bypass| bypass.finish(&context));
         drop(bypasses);
         let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
         handlers.iter().for_each(|node| node.end(self));

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Local;
 use super::bh_state::Urgency;
 use super::fdmon::Batch;
 use super::notify::{Reason, Sleep};
@@ -69,7 +70,10 @@ impl Shared {
                     self.with_local(|local| local.due.push_back(Due::Timer(node)));
                 }
                 Waiter::Bypass(number) => {
-                    self.with_local(|local| local.due.push_back(Due::Bypass(number)));
+                    self.with_local(|local| {
+                        let bypass = local.bypasses.remove(number);
+                        local.due.extend(bypass.map(Due::Bypass));
+                    });
                 }
             }
         }
@@ -94,15 +98,16 @@ impl Shared {
     }
 
     /// Runs the callbacks that are due, and those that an outer turn has not run yet. Returns whether there were any.
-    fn run_due(&self) -> bool {
+    fn run_due(self: &Arc<Self>) -> bool {
         let mut progress = false;
+        let context = Local::of(self.clone());
         // What becomes due from here on has its turn next time, unless a nested turn comes first.
         let count = self.with_local(|local| local.due.len()).unwrap_or_default();
         for _ in 0..count {
             let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() else { break };
             progress = true;
             match due {
-                Due::Bypass(number) => self.go_on(number),
+                Due::Bypass(bypass) => bypass.go_on(&context),
                 Due::Handler(node, side) => node.run(side, self),
                 Due::Polled(node) => node.run_source(),
                 Due::Timer(node) => node.run(self),

@@ -25,7 +25,7 @@ impl From<Told> for Waiter {
     fn from(told: Told) -> Self {
         match told {
             Told::Waker(waker) => Self::Waker(waker),
-            Told::Context(number, _) => Self::Bypass(number),
+            Told::Bypass(number) | Told::Context(number, _) => Self::Bypass(number),
         }
     }
 }

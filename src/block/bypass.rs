@@ -2,22 +2,22 @@
 //!
 //! # Safety
 //!
-//! A bypass has a [`Place`], with the buffer that its calls name, and the context has the bypass, until it goes on: so
-//! both stay where they are while a call is pending. Nobody else gets at the buffer meanwhile. A context that ends has
-//! the pending ones finished before it drops them.
+//! A bypass is in an allocation of its own, with the buffer that its calls name, and the context has it, by a
+//! [`PlacedBypass`], until it goes on: so both stay where they are while a call is pending. Nobody else gets at the buffer
+//! meanwhile. A context that ends has the pending ones finished before it drops them.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem;
 use std::ops::Deref;
 use std::os::fd::AsFd;
+use std::ptr::NonNull;
 
 use super::file::File;
-use super::perform::{Caller, Carrier, Started, finish, start};
-use super::place::Place;
+use super::perform::{Carrier, Tried, finish, start, try_at_once};
 use super::transfer::{Advance, Transfer};
 use crate::aio::Local;
-use crate::aio::request::{Bypass, OnDone, Request};
+use crate::aio::request::{Bypass, OnDone, PlacedBypass, Request};
 use crate::primitive::UnsafeCell;
 
 /// Reads as [`File::read_at`] does, without a coroutine: `then` is called with the result and the buffer, on the context's
@@ -99,33 +99,29 @@ where
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
     context.refuse_if_ended()?;
-    let empty = Transfer::write(&[], 0, 0);
-    let mut state = Place::new(State {
-        context: Caller::Context(context.clone()),
+    let transferring = Box::new(Transferring {
         file,
         buffer: UnsafeCell::new(buffer),
         then,
-        transfer: empty,
+        transfer: Transfer::write(&[], 0, 0),
         request: Request::new(),
         outcome: Outcome::Nothing,
     });
-    // The buffer has its place now.
-    // SAFETY: nobody else looks at it.
-    state.transfer = state.buffer.with_mut(|buffer| transfer(unsafe { &mut *buffer }));
-    if let Err(error) = state.file.target().check(&state.transfer) {
-        state.outcome = Outcome::Refused(error);
-    }
-    let transferring = Box::new(Transferring { state, carrier: None });
-    match transferring.state.outcome {
-        Outcome::Nothing => transferring.next(),
-        _ => transferring.schedule(),
+    let this = NonNull::from(Box::leak(transferring));
+    // SAFETY: it is ours, and so are its parts, each for itself. The buffer has its place now.
+    unsafe {
+        let place = this.as_ptr();
+        (*place).transfer = (*place).buffer.with_mut(|buffer| transfer(&mut *buffer));
+        match (*place).file.target().check(&(*place).transfer) {
+            Ok(()) => Transferring::next(this, context),
+            Err(error) => Transferring::defer(this, Outcome::Refused(error), context),
+        }
     }
     Ok(())
 }
 
 /// A transfer, and what it is about.
-struct State<D, B, T> {
-    context: Caller,
+struct Transferring<D, B, T> {
     file: D,
     /// Whoever has a pending call writes to it, or reads from it.
     buffer: UnsafeCell<B>,
@@ -135,20 +131,17 @@ struct State<D, B, T> {
     outcome: Outcome,
 }
 
-/// What is known of a call that isn't pending.
+/// What is known of a call.
+#[derive(Debug)]
 enum Outcome {
-    /// Nothing, or what the request says.
+    /// There was none to make.
     Nothing,
+    /// The request says it, once it is done.
+    Requested(Carrier),
     /// It was carried out at once, with this result.
     Done(i64),
     /// It wasn't made.
     Refused(io::Error),
-}
-
-struct Transferring<D, B, T> {
-    state: Place<State<D, B, T>>,
-    /// Who has its call, if one is pending.
-    carrier: Option<Carrier>,
 }
 
 impl<F, D, B, T> Transferring<D, B, T>
@@ -159,40 +152,57 @@ where
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
     /// Makes the next call, if there is one; in any case it goes on in a turn of the loop.
-    fn next(mut self: Box<Self>) {
-        let State { context, file, transfer, request, outcome, .. } = &mut *self.state;
-        let target = file.target();
-        let Some(call) = transfer.next(target) else { return self.schedule() };
-        let Some(number) = context.context().and_then(Local::reserve_bypass) else { return };
-        let on_done = || context.context().map_or(OnDone::Nothing, |context| context.on_bypass_done(number));
+    ///
+    /// # Safety
+    ///
+    /// `this` came from a box, which is the callee's from now on; no call is pending.
+    unsafe fn next(this: NonNull<Self>, context: &Local) {
+        let place = this.as_ptr();
+        // SAFETY: contract. Nobody changes the file, and the transfer is ours.
+        let (target, transfer) = unsafe { ((*place).file.target(), &(*place).transfer) };
+        let Some(call) = transfer.next(target) else {
+            // SAFETY: contract.
+            return unsafe { Self::defer(this, Outcome::Nothing, context) };
+        };
         // SAFETY: see the head.
-        match unsafe { start(context, target.policy, transfer.operation(), call, request, on_done) } {
-            Started::Done(result) => {
-                *outcome = Outcome::Done(result);
-                self.put(number, true);
-            }
-            Started::Pending(carrier) => {
-                self.carrier = Some(carrier);
-                self.put(number, false);
-            }
+        if let Tried::Done(result) = unsafe { try_at_once(target.policy, transfer.operation(), call) } {
+            // SAFETY: contract.
+            return unsafe { Self::defer(this, Outcome::Done(result), context) };
+        }
+        // SAFETY: contract; and the bypass goes on when its request is done.
+        let Some(number) = context.keep_bypass(unsafe { PlacedBypass::new(this) }) else { return };
+        let on_done = |carrier| match carrier {
+            Carrier::Kernel(_) => OnDone::GoOn(number),
+            Carrier::Worker => context.on_bypass_done(number),
+        };
+        // SAFETY: the context has it, and doesn't look at it before its next turn; the rest is in the head.
+        unsafe {
+            let operation = transfer.operation();
+            let carrier = start(Some(context), target.policy, operation, call, &mut (*place).request, on_done);
+            (*place).outcome = carrier.map_or(Outcome::Nothing, Outcome::Requested);
         }
     }
 
-    /// Goes on in the next turn.
-    fn schedule(self: Box<Self>) {
-        if let Some(number) = self.state.context.context().and_then(Local::reserve_bypass) {
-            self.put(number, true);
+    /// Goes on with this in the next turn.
+    ///
+    /// # Safety
+    ///
+    /// As [`next`](Self::next).
+    unsafe fn defer(this: NonNull<Self>, outcome: Outcome, context: &Local) {
+        let calls = matches!(outcome, Outcome::Done(_)).into();
+        // SAFETY: contract.
+        unsafe {
+            (*this.as_ptr()).outcome = outcome;
+            context.defer_bypass(PlacedBypass::new(this), calls);
         }
     }
 
-    fn put(self: Box<Self>, number: u64, is_due: bool) {
-        if let Some(context) = self.state.context.context().cloned() {
-            context.put_bypass(number, self, is_due);
-        }
-    }
-
-    fn finished(self, result: io::Result<usize>) {
-        let State { buffer, then, .. } = self.state.into_inner();
+    /// # Safety
+    ///
+    /// As [`next`](Self::next).
+    unsafe fn finished(this: NonNull<Self>, result: io::Result<usize>) {
+        // SAFETY: contract. Nobody has a pointer into it any more.
+        let Self { buffer, then, .. } = *unsafe { Box::from_raw(this.as_ptr()) };
         then(result, buffer.into_inner());
     }
 }
@@ -204,34 +214,36 @@ where
     B: 'static,
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
-    fn go_on(mut self: Box<Self>) {
-        let outcome = mem::replace(&mut self.state.outcome, Outcome::Nothing);
-        let result = match (self.carrier.take(), outcome) {
-            (_, Outcome::Refused(error)) => return self.finished(Err(error)),
-            (None, Outcome::Done(result)) => result,
-            (Some(_), _) => self.state.request.result().expect("it goes on when it is done"),
-            (None, Outcome::Nothing) => {
-                let done = self.state.transfer.done();
-                return self.finished(Ok(done));
-            }
+    unsafe fn go_on(this: NonNull<Self>, context: &Local) {
+        let place = this.as_ptr();
+        // SAFETY: contract, here and below: no call is pending, so that all parts are ours, each for itself.
+        let result = match mem::replace(unsafe { &mut (*place).outcome }, Outcome::Nothing) {
+            // SAFETY: as above.
+            Outcome::Nothing => return unsafe { Self::finished(this, Ok((*place).transfer.done())) },
+            // SAFETY: as above.
+            Outcome::Refused(error) => return unsafe { Self::finished(this, Err(error)) },
+            Outcome::Done(result) => result,
+            // SAFETY: as above.
+            Outcome::Requested(_) => unsafe { (*place).request.result() }.expect("it goes on when it is done"),
         };
-        let State { file, transfer, .. } = &mut *self.state;
-        match transfer.advance(file.target(), result) {
-            Ok(Advance::Ended) => {
-                let done = transfer.done();
-                self.finished(Ok(done));
+        // SAFETY: as above.
+        unsafe {
+            match (*place).transfer.advance((*place).file.target(), result) {
+                Ok(Advance::Ended) => Self::finished(this, Ok((*place).transfer.done())),
+                Ok(Advance::Moved | Advance::Again) => Self::next(this, context),
+                Err(error) => Self::finished(this, Err(error)),
             }
-            Ok(Advance::Moved | Advance::Again) => self.next(),
-            Err(error) => self.finished(Err(error)),
         }
     }
 
-    fn finish(&self) {
-        let State { context, request, .. } = &*self.state;
-        if let Some(carrier) = self.carrier
+    unsafe fn finish(this: NonNull<Self>, context: &Local) {
+        let place = this.as_ptr();
+        // SAFETY: contract; others only have the request, which is made for that, and the buffer.
+        let (outcome, request) = unsafe { (&(*place).outcome, &(*place).request) };
+        if let Outcome::Requested(carrier) = *outcome
             && request.result().is_none()
         {
-            finish(context, carrier, request);
+            finish(Some(context), carrier, request);
         }
     }
 }

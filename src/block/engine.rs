@@ -83,15 +83,15 @@ impl fmt::Display for EngineChoice {
     }
 }
 
-/// How a request is to be carried out.
+/// Whether a request is carried out by a system call of the caller's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By this engine.
-    By(Engine),
-    /// At once, if that needs no waiting; else by this engine.
-    AtOnceOr(Engine),
-    /// At once, and how long that takes is noted.
+pub(super) enum AtOnce {
+    Yes,
+    /// Yes, and how long that takes is noted.
     Timed,
+    /// If that needs no waiting.
+    IfThere,
+    No,
 }
 
 /// What is known of a file, and how it is to be reached.
@@ -148,21 +148,27 @@ impl Policy {
         &self.facts
     }
 
-    /// How a coroutine of this context, or of another home (`None`), has a request carried out.
+    /// Whether a request is carried out on the spot.
     #[inline]
-    pub(super) fn way(&self, operation: Operation, context: Option<&Local>) -> Way {
+    pub(super) fn at_once(&self, operation: Operation) -> AtOnce {
         if let Some(forced) = self.forced {
-            return Way::By(self.by(forced, operation, context).engine);
+            return if forced == Engine::Inline { AtOnce::Yes } else { AtOnce::No };
         }
         let Facts { is_direct, is_memory, is_storage, .. } = self.facts;
-        if is_memory && operation != Operation::Other {
-            return Way::By(Engine::Inline);
-        }
-        let others = self.others(operation, context).engine;
         match operation {
-            Operation::Read if is_storage && !is_direct && self.may_be_there() => Way::AtOnceOr(others),
-            Operation::Write if is_storage && !is_direct && !self.writes_are_slow() => Way::Timed,
-            _ => Way::By(others),
+            Operation::Read | Operation::Write if is_memory => AtOnce::Yes,
+            Operation::Read if is_storage && !is_direct && self.may_be_there() => AtOnce::IfThere,
+            Operation::Write if is_storage && !is_direct && !self.writes_are_slow() => AtOnce::Timed,
+            _ => AtOnce::No,
+        }
+    }
+
+    /// What carries out a request, if it isn't carried out at once, of a coroutine of this context, or of another home
+    /// (`None`).
+    pub(super) fn engine(&self, operation: Operation, context: Option<&Local>) -> Engine {
+        match self.forced {
+            Some(forced) => self.by(forced, operation, context).engine,
+            None => self.others(operation, context).engine,
         }
     }
 
@@ -171,14 +177,12 @@ impl Policy {
         if let Some(forced) = self.forced {
             return self.by(forced, operation, context);
         }
-        match self.way(operation, context) {
-            Way::By(Engine::Inline) => EngineChoice { engine: Engine::Inline, reason: "the file is in memory" },
-            Way::AtOnceOr(_) => EngineChoice {
-                engine: Engine::Inline,
-                reason: "the page cache may have the data; otherwise it is waited for",
-            },
-            Way::Timed => EngineChoice { engine: Engine::Inline, reason: "the page cache takes the data" },
-            Way::By(_) => self.others(operation, context),
+        let inline = |reason| EngineChoice { engine: Engine::Inline, reason };
+        match self.at_once(operation) {
+            AtOnce::Yes => inline("the file is in memory"),
+            AtOnce::IfThere => inline("the page cache may have the data; otherwise it is waited for"),
+            AtOnce::Timed => inline("the page cache takes the data"),
+            AtOnce::No => self.others(operation, context),
         }
     }
 
@@ -252,9 +256,11 @@ impl Policy {
     #[inline]
     fn may_be_there(&self) -> bool {
         let misses = self.misses.load(Ordering::Relaxed);
-        if misses < MAX_MISSES {
-            return true;
-        }
+        misses < MAX_MISSES || self.rest(misses)
+    }
+
+    #[cold]
+    fn rest(&self, misses: u32) -> bool {
         if misses != NEVER {
             // One more that rests; then they are tried again. Figures of several threads may get mixed up: so what.
             let next = if misses >= MAX_MISSES + REST { MAX_MISSES - 1 } else { misses + 1 };
@@ -311,8 +317,7 @@ mod tests {
     #[test]
     fn reads_that_miss_are_not_tried_at_once_for_a_while() {
         let policy = policy();
-        let tries =
-            |times| (0..times).filter(|_| policy.way(Operation::Read, None) != Way::By(Engine::Workers)).count();
+        let tries = |times| (0..times).filter(|_| policy.at_once(Operation::Read) == AtOnce::IfThere).count();
         for _ in 0..MAX_MISSES {
             assert_eq!(tries(1), 1);
             policy.note_read(false);
@@ -328,7 +333,7 @@ mod tests {
     #[test]
     fn writes_are_inline_unless_one_was_slow_lately() {
         let policy = policy();
-        let is_inline = || policy.way(Operation::Write, None) == Way::Timed;
+        let is_inline = || policy.at_once(Operation::Write) == AtOnce::Timed;
         assert!(is_inline());
         policy.note_write(SLOW, 0);
         policy.note_write(10 * SLOW, 1 << 30);

@@ -17,9 +17,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::file::File;
-use super::perform::{Caller, Carrier, Started, finish, let_others, start};
+use super::perform::{CANCELLED, Caller, Carrier, Tried, finish, let_others, start, try_at_once};
 use super::place::Place;
 use super::transfer::{Advance, Target, Transfer};
+use crate::aio::Local;
 use crate::aio::request::{OnDone, Request, Tally};
 use crate::park;
 
@@ -177,21 +178,33 @@ impl<'env> Group<'env> {
             let Some(call) = member.transfer.next(member.target) else {
                 return self.finish(member.number, Ok(member.transfer.done()));
             };
+            let context = self.caller.context();
             let Member { target, transfer, request, .. } = &mut *member;
-            let on_done = || OnDone::Count(self.tally.clone());
-            // SAFETY: see the head.
-            let started = unsafe { start(&self.caller, target.policy, transfer.operation(), call, request, on_done) };
-            match started {
-                Started::Done(result) => match member.advance(result) {
-                    Ok(Advance::Ended) => return self.finish(member.number, Ok(member.transfer.done())),
-                    Ok(Advance::Moved | Advance::Again) => {}
-                    Err(error) => return self.finish(member.number, Err(error)),
-                },
-                Started::Pending(carrier) => {
-                    member.carrier.set(carrier);
-                    self.members.borrow_mut().pending.push(member);
-                    return;
+            // SAFETY: see the head, here and below.
+            let result = match unsafe { try_at_once(target.policy, transfer.operation(), call) } {
+                Tried::Done(result) => {
+                    context.into_iter().for_each(Local::count_block_call);
+                    result
                 }
+                // SAFETY: as above.
+                Tried::No if matches!(self.caller, Caller::Blocking) => unsafe { call.run() },
+                Tried::No => {
+                    let on_done = |_| OnDone::Count(self.tally.clone());
+                    // SAFETY: as above.
+                    match unsafe { start(context, target.policy, transfer.operation(), call, request, on_done) } {
+                        Some(carrier) => {
+                            member.carrier.set(carrier);
+                            self.members.borrow_mut().pending.push(member);
+                            return;
+                        }
+                        None => CANCELLED,
+                    }
+                }
+            };
+            match member.advance(result) {
+                Ok(Advance::Ended) => return self.finish(member.number, Ok(member.transfer.done())),
+                Ok(Advance::Moved | Advance::Again) => {}
+                Err(error) => return self.finish(member.number, Err(error)),
             }
         }
     }
@@ -236,7 +249,7 @@ impl Drop for Group<'_> {
     fn drop(&mut self) {
         for member in &self.members.get_mut().pending {
             if member.request.result().is_none() {
-                finish(&self.caller, member.carrier.get(), &member.request);
+                finish(self.caller.context(), member.carrier.get(), &member.request);
             }
         }
     }

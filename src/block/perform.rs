@@ -10,10 +10,10 @@
 use std::thread;
 use std::time::Instant;
 
-use super::engine::{Engine, Operation, Policy, Way};
+use super::engine::{AtOnce, Engine, Operation, Policy};
 use super::workers;
-use crate::aio::Local;
 use crate::aio::request::{Interface, OnDone, Request};
+use crate::aio::{self, Local};
 use crate::coroutine::{self, yield_now};
 use crate::park;
 use crate::sys::file::{Call, NO_WAIT};
@@ -49,89 +49,97 @@ impl Caller {
     }
 }
 
-/// How a request has begun.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Started {
-    /// It has been carried out, with this result.
+/// What has become of a call that was to be carried out at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tried {
+    /// It wasn't tried, or it would have to wait for something.
+    No,
+    /// It was carried out, with this result: what the kernel returned, or a negative error number.
     Done(i64),
-    /// It is pending, with the kernel or with a worker.
-    Pending(Carrier),
 }
 
 /// Who has a pending request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     Kernel(Interface),
     Worker,
 }
 
-/// Carries out a call at once, or has it carried out and `on_done` happen then. Returns what the kernel returned, or a
-/// negative error number, if it is done.
+/// Carries out a call on the spot, if that is the way to do it. How often that happens is for the caller to
+/// [count](Local::count_block_call).
 ///
 /// # Safety
 ///
-/// What the call names is valid as [`Call::run`] demands it. If the request is pending afterwards, that holds until it is
-/// done, and so long it stays in place.
+/// What the call names is valid as [`Call::run`] demands it.
 #[inline]
+pub(super) unsafe fn try_at_once(policy: &Policy, operation: Operation, call: Call) -> Tried {
+    match policy.at_once(operation) {
+        // SAFETY: contract, here and below.
+        AtOnce::Yes => Tried::Done(unsafe { call.run() }),
+        AtOnce::IfThere => {
+            // SAFETY: as above.
+            let result = unsafe { Call { flags: call.flags | NO_WAIT, ..call }.run() };
+            if result >= 0 {
+                policy.note_read(true);
+                return Tried::Done(result);
+            }
+            missed(policy, result)
+        }
+        AtOnce::Timed => {
+            let start = Instant::now();
+            // SAFETY: as above.
+            let result = unsafe { call.run() };
+            policy.note_write(start.elapsed(), result);
+            Tried::Done(result)
+        }
+        AtOnce::No => Tried::No,
+    }
+}
+
+#[cold]
+fn missed(policy: &Policy, result: i64) -> Tried {
+    if result == -i64::from(libc::EAGAIN) {
+        policy.note_read(false);
+    } else if result == -i64::from(libc::EOPNOTSUPP) {
+        policy.note_never();
+    } else {
+        return Tried::Done(result);
+    }
+    Caller::current().context().into_iter().for_each(Local::count_block_call);
+    Tried::No
+}
+
+/// Has a call carried out, that wasn't [at once](try_at_once), for a coroutine of this context, or of another home
+/// (`None`). `on_done` says what happens then. Returns who has it; `None` if the context has ended.
+///
+/// # Safety
+///
+/// What the call names is valid as [`Call::run`] demands it, until the request is done, and so long it stays in place.
 pub(super) unsafe fn start(
-    caller: &Caller,
+    context: Option<&Local>,
     policy: &Policy,
     operation: Operation,
     call: Call,
     request: &mut Request,
-    on_done: impl FnOnce() -> OnDone,
-) -> Started {
-    let count = || caller.context().map_or((), Local::count_block_call);
-    let run = |call: Call| {
-        count();
-        // SAFETY: contract.
-        unsafe { call.run() }
-    };
-    let engine = match caller {
-        Caller::Blocking => return Started::Done(run(call)),
-        _ => match policy.way(operation, caller.context()) {
-            Way::By(Engine::Inline) => return Started::Done(run(call)),
-            Way::By(engine) => engine,
-            Way::AtOnceOr(engine) => {
-                let result = run(Call { flags: call.flags | NO_WAIT, ..call });
-                if result == -i64::from(libc::EAGAIN) {
-                    policy.note_read(false);
-                } else if result == -i64::from(libc::EOPNOTSUPP) {
-                    policy.note_never();
-                } else {
-                    policy.note_read(true);
-                    return Started::Done(result);
-                }
-                engine
-            }
-            Way::Timed => {
-                let start = Instant::now();
-                let result = run(call);
-                policy.note_write(start.elapsed(), result);
-                return Started::Done(result);
-            }
-        },
-    };
-    request.begin(on_done());
-    let interface = match engine {
+    on_done: impl FnOnce(Carrier) -> OnDone,
+) -> Option<Carrier> {
+    let interface = match policy.engine(operation, context) {
         Engine::Ring => Some(Interface::Ring),
         // SAFETY: contract.
         Engine::LinuxAio if unsafe { is_for_linux_aio(policy, &call) } => Some(Interface::LinuxAio),
         _ => None,
     };
-    match (interface, caller) {
+    if let (Some(interface), Some(context)) = (interface, context) {
+        let carrier = Carrier::Kernel(interface);
+        request.begin(on_done(carrier));
         // SAFETY: contract.
-        (Some(interface), Caller::Context(context)) => match unsafe { context.request(interface, &call, request) } {
-            true => Started::Pending(Carrier::Kernel(interface)),
-            false => Started::Done(-i64::from(libc::ECANCELED)),
-        },
-        _ => {
-            count();
-            // SAFETY: contract.
-            unsafe { workers::submit(call, request) };
-            Started::Pending(Carrier::Worker)
-        }
+        return unsafe { context.request(interface, &call, request) }.then_some(carrier);
     }
+    context.into_iter().for_each(Local::count_block_call);
+    request.begin(on_done(Carrier::Worker));
+    // SAFETY: contract.
+    unsafe { workers::submit(call, request) };
+    Some(Carrier::Worker)
 }
 
 /// # Safety
@@ -143,10 +151,13 @@ unsafe fn is_for_linux_aio(policy: &Policy, call: &Call) -> bool {
     linux_aio::can(&call.what) && end.is_none_or(|end| policy.may_write_by_linux_aio(end, call.fd))
 }
 
+/// The result of a call that wasn't made, because the context has ended.
+pub(super) const CANCELLED: i64 = -(libc::ECANCELED as i64);
+
 /// Has a pending request cancelled, and blocks until it is done.
-pub(super) fn finish(caller: &Caller, carrier: Carrier, request: &Request) {
-    match (carrier, caller) {
-        (Carrier::Kernel(interface), Caller::Context(context)) => context.finish(interface, request),
+pub(super) fn finish(context: Option<&Local>, carrier: Carrier, request: &Request) {
+    match (carrier, context) {
+        (Carrier::Kernel(interface), Some(context)) => context.finish(interface, request),
         _ => workers::finish(request),
     }
 }
@@ -159,18 +170,43 @@ pub(super) fn finish(caller: &Caller, carrier: Carrier, request: &Request) {
 /// As [`Call::run`].
 #[inline]
 pub(super) unsafe fn perform(policy: &Policy, operation: Operation, call: Call) -> i64 {
-    let mut pending = Pending { caller: Caller::current(), request: Request::new(), carrier: None };
-    let Pending { caller, request, .. } = &mut pending;
-    // SAFETY: contract; and `pending` stays here until the request is done.
-    match unsafe { start(caller, policy, operation, call, request, || OnDone::Wake(park::waker())) } {
-        Started::Done(result) => {
-            let_others(caller);
+    // SAFETY: passed on.
+    match unsafe { try_at_once(policy, operation, call) } {
+        Tried::Done(result) => {
+            done_at_once();
             result
         }
-        Started::Pending(carrier) => {
-            pending.carrier = Some(carrier);
-            pending.wait()
-        }
+        // SAFETY: passed on.
+        Tried::No => unsafe { perform_elsewhere(policy, operation, call) },
+    }
+}
+
+/// Counts a call that the calling coroutine has carried out; then the others have their turn, if it has been long.
+#[inline]
+pub(super) fn done_at_once() {
+    if aio::count_block_call() && !thread::panicking() {
+        yield_now();
+    }
+}
+
+/// As [`perform`], for a call that wasn't carried out at once.
+///
+/// # Safety
+///
+/// As [`Call::run`].
+pub(super) unsafe fn perform_elsewhere(policy: &Policy, operation: Operation, call: Call) -> i64 {
+    let caller = Caller::current();
+    if let Caller::Blocking = caller {
+        // SAFETY: contract.
+        return unsafe { call.run() };
+    }
+    let mut pending = Pending { caller, request: Request::new(), carrier: None };
+    let Pending { caller, request, carrier } = &mut pending;
+    // SAFETY: contract; and `pending` stays here until the request is done.
+    *carrier = unsafe { start(caller.context(), policy, operation, call, request, |_| OnDone::Wake(park::waker())) };
+    match carrier {
+        Some(_) => pending.wait(),
+        None => CANCELLED,
     }
 }
 
@@ -207,7 +243,7 @@ impl Drop for Pending {
         if let Some(carrier) = self.carrier
             && self.request.result().is_none()
         {
-            finish(&self.caller, carrier, &self.request);
+            finish(self.caller.context(), carrier, &self.request);
         }
     }
 }

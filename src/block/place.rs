@@ -1,7 +1,6 @@
 //! Memory that stays in place while somebody else has a pointer into it.
 #![allow(unsafe_code)] // # Safety: as a `Box`; whoever gives a pointer away sees to it that it is gone before the value is touched.
 
-use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -12,12 +11,6 @@ pub(super) struct Place<T>(NonNull<T>);
 impl<T> Place<T> {
     pub(super) fn new(value: T) -> Self {
         Self(NonNull::from(Box::leak(Box::new(value))))
-    }
-
-    pub(super) fn into_inner(self) -> T {
-        let place = ManuallyDrop::new(self);
-        // SAFETY: it came from a box, and this is its end.
-        *unsafe { Box::from_raw(place.0.as_ptr()) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::engine::{Operation, Policy};
-use super::perform::perform;
+use super::perform::{Tried, done_at_once, perform, perform_elsewhere, try_at_once};
 use crate::aio;
 use crate::coroutine::in_coroutine;
 use crate::sys::file::{Call, Facts, MAX_BYTES, MAX_VECTORS, What};
@@ -32,37 +32,72 @@ impl Target<'_> {
     #[inline]
     pub(super) fn read(self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // SAFETY: the buffer is borrowed.
-        unsafe { self.move_all(&mut Transfer::read(buffer, offset)) }
+        unsafe { self.move_all(Transfer::read(buffer, offset)) }
     }
 
     /// Writes the whole buffer.
     #[inline]
     pub(super) fn write(self, buffer: &[u8], offset: u64, flags: i32) -> io::Result<()> {
         // SAFETY: the buffer is borrowed.
-        unsafe { self.move_all(&mut Transfer::write(buffer, offset, flags)) }.map(drop)
+        unsafe { self.move_all(Transfer::write(buffer, offset, flags)) }.map(drop)
     }
 
     /// # Safety
     ///
     /// The buffer of the transfer is borrowed.
     #[inline]
-    unsafe fn move_all(self, transfer: &mut Transfer) -> io::Result<usize> {
-        self.check(transfer)?;
+    unsafe fn move_all(self, transfer: Transfer) -> io::Result<usize> {
+        self.check(&transfer)?;
+        let Some(call) = transfer.next(self) else { return Ok(0) };
+        // What is done at once, and as a whole, is most of what there is.
+        // SAFETY: contract, here and below.
+        match unsafe { try_at_once(self.policy, transfer.operation(), call) } {
+            Tried::Done(result) => {
+                done_at_once();
+                if result as usize == transfer.len {
+                    return Ok(transfer.len);
+                }
+                // SAFETY: as above.
+                unsafe { self.move_rest(transfer, result) }
+            }
+            Tried::No => {
+                // SAFETY: as above.
+                let result = unsafe { perform_elsewhere(self.policy, transfer.operation(), call) };
+                if result as usize == transfer.len {
+                    return Ok(transfer.len);
+                }
+                // SAFETY: as above.
+                unsafe { self.move_rest(transfer, result) }
+            }
+        }
+    }
+
+    /// Goes on with what its first call has returned.
+    ///
+    /// # Safety
+    ///
+    /// The buffer of the transfer is borrowed.
+    #[cold]
+    unsafe fn move_rest(self, mut transfer: Transfer, first: i64) -> io::Result<usize> {
+        let mut result = first;
         loop {
-            let Some(call) = transfer.next(self) else { return Ok(transfer.done) };
-            // SAFETY: contract.
-            let result = unsafe { perform(self.policy, transfer.operation(), call) };
             match transfer.advance(self, result)? {
                 Advance::Moved => {}
                 Advance::Ended => return Ok(transfer.done),
                 Advance::Again => transfer.again.pause(),
             }
+            let Some(call) = transfer.next(self) else { return Ok(transfer.done) };
+            // SAFETY: contract.
+            result = unsafe { perform(self.policy, transfer.operation(), call) };
         }
     }
 
     /// Whether what a transfer asks for is aligned.
     #[inline]
     pub(super) fn check(self, transfer: &Transfer) -> io::Result<()> {
+        if !self.policy.facts().is_direct {
+            return Ok(());
+        }
         self.check_alignment([(transfer.buffer.addr(), transfer.len)], transfer.offset)
     }
 

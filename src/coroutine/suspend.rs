@@ -138,6 +138,19 @@ pub(crate) fn home() -> Option<Arc<dyn Home>> {
     }
 }
 
+/// Calls `f` with what [`home`] returns, which isn't counted for that.
+#[inline]
+pub(crate) fn with_home<R>(f: impl FnOnce(Option<&Arc<dyn Home>>) -> R) -> R {
+    let thread = this_thread();
+    let Some(block) = thread.current.get() else { return f(None) };
+    if block.has(Extras::HOME.with(Extras::BORROWED_HOME)) {
+        // SAFETY: the calling coroutine's own block, whose home is set once, and stays at least until the coroutine ends.
+        f(unsafe { (*block.home.get()).as_ref() })
+    } else {
+        f(thread.home.borrow().as_ref())
+    }
+}
+
 /// Whether the calling coroutine was started by the [join](super::newborn) of its handle, which it hasn't returned to
 /// since.
 #[inline]
