@@ -399,7 +399,9 @@ impl Local {
         let mut bypass = Some(bypass);
         self.shared.with_local(|local| {
             local.block_calls += block_calls;
-            local.due.extend(bypass.take().map(Due::Bypass));
+            if let Some(bypass) = bypass.take() {
+                local.due.push_back(Due::Bypass(bypass));
+            }
         });
     }
 

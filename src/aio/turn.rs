@@ -71,8 +71,9 @@ impl Shared {
                 }
                 Waiter::Bypass(number) => {
                     self.with_local(|local| {
-                        let bypass = local.bypasses.remove(number);
-                        local.due.extend(bypass.map(Due::Bypass));
+                        if let Some(bypass) = local.bypasses.remove(number) {
+                            local.due.push_back(Due::Bypass(bypass));
+                        }
                     });
                 }
             }
