@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Parser;
-use clap::builder::RangedU64ValueParser;
+use clap::{Parser, value_parser};
 
 /// Runs a workload on a chain of block drivers, with coroutines and around them, and prints what that costs.
 #[derive(Debug, Parser)]
@@ -21,19 +20,19 @@ pub struct Options {
     pub filters: Vec<Filter>,
 
     /// Requests kept in flight
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    pub depth: usize,
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
 
     /// Requests of 4096 bytes in each round, at random offsets
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = value_parser!(u64).range(1..))]
     pub requests: u64,
 
     /// How many rounds, of which the best counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
     pub rounds: u32,
 
     /// How many percent of the requests are writes: they OVERWRITE THE DATA IN FILE
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = value_parser!(u64).range(..=100))]
     pub writes: u64,
 
     /// Bypass the page cache (O_DIRECT)
@@ -41,7 +40,7 @@ pub struct Options {
     pub direct: bool,
 
     /// Size of the temporary image (16 unless given)
-    #[arg(long, value_name = "MIB", conflicts_with = "file", value_parser = RangedU64ValueParser::<u64>::new().range(1..=65536))]
+    #[arg(long, value_name = "MIB", conflicts_with = "file", value_parser = value_parser!(u64).range(1..=65536))]
     pub size: Option<u64>,
 }
 

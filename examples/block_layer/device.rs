@@ -134,8 +134,8 @@ impl Device {
         }
     }
 
-    /// Ends the chain: refuses requests from now on, waits for those that are in flight, and closes the layers. From top
-    /// to bottom, since a layer that is closed may still have something to write to those below. In a coroutine.
+    /// Ends the chain: refuses requests from now on, waits for those that are in flight, and closes the layers. From
+    /// top to bottom, since a layer that is closed may still have something to write to those below. In a coroutine.
     ///
     /// # Errors
     ///

@@ -23,11 +23,11 @@ pub trait BlockDriver {
     /// The layer below, if this one isn't the last.
     fn below(&self) -> Option<&Rc<dyn BlockDriver>>;
 
-    /// Where a read can go without a coroutine: if neither this layer nor those below have to wait before it, or to look
-    /// at the data after it.
+    /// Where a read can go without a coroutine: if neither this layer nor those below have to wait before it, or to
+    /// look at the data after it.
     ///
-    /// A layer that says yes has done its part: the caller makes this read, without asking again. So ask the layer below
-    /// first.
+    /// A layer that says yes has done its part: the caller makes this read, without asking again. So ask the layer
+    /// below first.
     fn shortcut(&self, offset: u64, len: usize) -> Option<Shortcut>;
 
     /// Fills the buffer. Called in a coroutine, which it may park.
@@ -40,8 +40,8 @@ pub trait BlockDriver {
     /// purpose lets them go.
     fn hurry(&self) {}
 
-    /// Puts away what this layer still has. No requests are under way, and none come any more; the layers below are open
-    /// still. Called in a coroutine, which it may park.
+    /// Puts away what this layer still has. No requests are under way, and none come any more; the layers below are
+    /// open still. Called in a coroutine, which it may park.
     fn close(&self) -> io::Result<()>;
 }
 

@@ -1,13 +1,14 @@
 //! `block_layer`: a small block layer, to learn from and to measure with.
 //!
-//! A chain of [drivers](driver::BlockDriver) stands on a raw image: filters on top, the file at the bottom. Requests come
-//! in at the [`device`], as they would from a guest, each with a callback. There are two ways down:
+//! A chain of [drivers](driver::BlockDriver) stands on a raw image: filters on top, the file at the bottom. Requests
+//! come in at the [`device`], as they would from a guest, each with a callback. There are two ways down:
 //!
 //! - **Coroutines.** Each driver's `read` is straight-line code that calls the `read` below it, and waits where it has
 //!   to: the throttle for its turn ([`throttle`]), the checksum for blocks that others have ([`checksum`],
 //!   [`range_lock`]), the raw driver for the disk ([`raw`]).
-//! - **The bypass.** If nothing in the chain has to wait, or to see the data, a read needs no coroutine: the drivers are
-//!   asked for a [`shortcut`](driver::BlockDriver::shortcut), and the request goes straight to the file, with a callback.
+//! - **The bypass.** If nothing in the chain has to wait, or to see the data, a read needs no coroutine: the drivers
+//!   are asked for a [`shortcut`](driver::BlockDriver::shortcut), and the request goes straight to the file, with a
+//!   callback.
 //!
 //! [`Device::shut_down`](device::Device::shut_down) has the order in which a chain ends, and why no request is lost.
 //!

@@ -1,8 +1,8 @@
 //! A filter that lets so many requests a second through.
 //!
-//! Each request is given a time at which it may go: the last one's, and an interval more. Times up to [`BURST`] intervals
-//! ahead of the clock count as now, so a few requests at once needn't wait for each other. (That is the generic cell rate
-//! algorithm.) Times are given in the order in which requests come, so nobody is overtaken for long.
+//! Each request is given a time at which it may go: the last one's, and an interval more. Times up to [`BURST`]
+//! intervals ahead of the clock count as now, so a few requests at once needn't wait for each other. (That is the
+//! generic cell rate algorithm.) Times are given in the order in which requests come, so nobody is overtaken for long.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
