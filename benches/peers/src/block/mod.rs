@@ -61,10 +61,14 @@ pub fn writes<E: Engine, P: Place, const DEPTH: u32>(times: u64) -> Duration {
     run::<E, P>(Direction::Write, DEPTH, times)
 }
 
+/// How long the kernel is given to clean up what the one before has left, rings above all.
+const PAUSE: Duration = Duration::from_millis(8);
+
 /// Runs an engine on a thread of its own, on the same core. The kernel interrupts a thread to clean up a ring that it
 /// has dropped, and takes some milliseconds until it does: the next one who is timed shouldn't be that thread.
 fn run<E: Engine, P: Place>(direction: Direction, depth: u32, times: u64) -> Duration {
     let image = P::image().expect("the place has been asked before");
+    thread::sleep(PAUSE);
     let work = || {
         let load = Load::new(image, direction, depth as usize);
         E::run(Rc::new(load), times * u64::from(units::<P>(depth)))
