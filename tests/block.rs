@@ -1065,3 +1065,46 @@ fn a_context_that_ends_drops_callbacks_once_the_kernel_has_let_go() {
     });
     exit.assert_success();
 }
+
+/// What a request costs in system calls of its own is counted, through whatever engine it goes.
+#[test]
+fn system_calls_of_requests_are_counted() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, vec![0; 1 << 16]).expect("a file");
+        let has_ring = context.monitor().kind() == MonitorKind::IoUring;
+        for &engine in Engine::ALL {
+            let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(engine));
+            let calls_of = |requests: &dyn Fn()| {
+                let before = context.stats().block_calls;
+                requests();
+                context.stats().block_calls - before
+            };
+            // More than may be carried out in a row.
+            let by_coroutine = calls_of(&|| {
+                context.block_on(|| {
+                    for _ in 0..100 {
+                        file.read_exact_at(&mut [0; 512], 0).expect("a read");
+                    }
+                });
+            });
+            let by_callback = calls_of(&|| {
+                let done = Count::default();
+                for _ in 0..10 {
+                    let done = done.clone();
+                    let buffer = AlignedBuf::new(512, 512);
+                    let then = move |result: io::Result<usize>, _: AlignedBuf| {
+                        assert_eq!(result.expect("a read"), 512);
+                        done.raise();
+                    };
+                    block::read_then(context, file.clone(), buffer, 0, then).expect("it goes on");
+                }
+                context.run_until(|| done.get() == 10);
+            });
+            let is_counted = engine != Engine::Ring || !has_ring;
+            let expected = if is_counted { (100, 10) } else { (0, 0) };
+            assert_eq!((by_coroutine, by_callback), expected, "{engine}");
+        }
+    });
+}
