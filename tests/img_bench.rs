@@ -100,7 +100,7 @@ fn works(args: &[&str]) -> bool {
 
 /// The engines that work here.
 fn engines() -> Vec<&'static str> {
-    ["ring", "workers", "inline"].into_iter().filter(|engine| works(&["--engine", engine])).collect()
+    ["ring", "linux-aio", "workers", "inline"].into_iter().filter(|engine| works(&["--engine", engine])).collect()
 }
 
 /// Ways through all modes and engines that work here.
@@ -503,7 +503,7 @@ fn a_plot_shows_each_mode_and_depth() {
 fn an_engine_that_is_not_there_is_an_error() {
     // Where there is no ring, workers would take its place.
     let engines = engines();
-    for engine in ["ring", "workers", "inline"].into_iter().filter(|engine| !engines.contains(engine)) {
+    for engine in ["ring", "linux-aio", "workers", "inline"].into_iter().filter(|engine| !engines.contains(engine)) {
         fail(&["--engine", engine, "--size", "64k", "--count", "1"], &[engine]);
     }
 }

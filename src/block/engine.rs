@@ -31,7 +31,7 @@ impl Engine {
     /// let named = Engine::ALL.iter().find(|engine| engine.to_string() == "workers");
     /// assert_eq!(named, Some(&Engine::Workers));
     /// ```
-    pub const ALL: &[Engine] = &[Self::Inline, Self::Ring, Self::Workers];
+    pub const ALL: &[Engine] = &[Self::Inline, Self::Ring, Self::LinuxAio, Self::Workers];
 }
 
 impl fmt::Display for Engine {
