@@ -10,6 +10,7 @@ use super::server::{Folder, Server, bytes_of, noise};
 
 const MIB: usize = 1 << 20;
 
+const EPERM: u32 = 1;
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 
@@ -146,6 +147,25 @@ fn requests_that_make_no_sense() {
     client.send(b"these aren't the requests you're looking for");
     client.assert_hung_up();
     server.wait_for_log("isn't how a request begins");
+    assert_serves(&server);
+    server.stop();
+}
+
+/// Clients that know their manners don't even ask.
+#[test]
+fn who_may_only_read_is_refused_the_rest() {
+    let folder = Folder::new();
+    let server = serve(&folder, &["--read-only"]);
+    let mut client = Client::go(&server, "disk");
+    client.request(WRITE, 0, 1, 0, 512);
+    client.send(&[0xee; 512]);
+    assert_eq!(client.error(1), EPERM);
+    for command in [TRIM, WRITE_ZEROES] {
+        client.request(command, 0, 2, 0, 512);
+        assert_eq!(client.error(2), EPERM);
+    }
+    client.request(FLUSH, 0, 3, 0, 0);
+    assert_eq!(client.error(3), 0);
     assert_serves(&server);
     server.stop();
 }
