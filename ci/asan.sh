@@ -16,7 +16,6 @@ without=(
     a_shallow_coroutine_touches_only_the_top_of_its_stack
     memory_of_idle_stacks_comes_back_also_from_slabs_that_are_in_use
     memory_that_deep_coroutines_touched_comes_back_when_trimmed
-    who_does_not_read_gets_no_more_memory
     running_out_of_address_space_is_an_error_that_loses_nothing_and_passes
     running_out_of_mappings_is_an_error_that_names_the_limit_and_passes
 )
@@ -31,4 +30,4 @@ export RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address"
 
 # With --target, build scripts and procedural macros are built without the sanitizer.
 host="$(rustc -vV | sed -n 's/^host: //p')"
-unit_and_integration_tests --target-dir target/asan --target "$host" --features sanitizer
+tests_of_the_crate --target-dir target/asan --target "$host" --features sanitizer
