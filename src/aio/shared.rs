@@ -97,7 +97,7 @@ impl Loop {
     #[inline]
     pub(super) fn is_due_for_others(&mut self) -> bool {
         /// Requests that may be carried out in a row.
-        const MAX_INLINE: u32 = 64;
+        const MAX_INLINE: u32 = 16;
 
         self.inline_requests += 1;
         let is_due = self.inline_requests >= MAX_INLINE;

@@ -45,7 +45,7 @@
 //! *Inline* is a system call that the caller makes itself: a copy from or to memory takes less time than to have
 //! somebody else do it, and for a page cache the kernel hands requests of a ring to threads of its own. A read is inline
 //! only if it needn't wait (`RWF_NOWAIT`). A write to the page cache may have to wait for the disk when there is much to
-//! write back; if one takes long, those of the next tenth of a second aren't inline. After 64 requests in a row the
+//! write back; if one takes long, those of the next tenth of a second aren't inline. After 16 requests in a row the
 //! others have their turn.
 //!
 //! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in
