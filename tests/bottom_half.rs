@@ -135,6 +135,26 @@ fn they_run_in_the_order_in_which_they_were_scheduled() {
 }
 
 #[test]
+fn those_of_other_threads_keep_their_place_among_ours() {
+    each(|context| {
+        let order: Rc<RefCell<Vec<u32>>> = Rc::default();
+        let bottom_halves: Vec<_> = (0..6)
+            .map(|i| {
+                let order = order.clone();
+                context.bottom_half(move || order.borrow_mut().push(i))
+            })
+            .collect();
+        for pair in bottom_halves.chunks(2) {
+            let trigger = pair[0].trigger();
+            thread::spawn(move || trigger.schedule()).join().unwrap();
+            pair[1].schedule();
+        }
+        assert!(context.poll(true));
+        assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
 fn a_nested_turn_runs_what_the_outer_one_has_not_run_yet() {
     each(|context| {
         let context = Rc::new(alike(context));

@@ -5,6 +5,9 @@
 //! they run has its turn in the next; a nested turn, from within a callback, first runs those that the outer one has
 //! not run yet. It doesn't enter one again that is running: that has its turn when it has returned.
 //!
+//! What the loop's own thread schedules goes straight to the loop's queue, behind what other threads have scheduled
+//! before: that takes no atomic exchange but the one of the flags.
+//!
 //! # Safety
 //!
 //! The queue owns a reference count of each node in it (`Arc::into_raw`); a node is pushed by whoever set its `QUEUED`
@@ -107,10 +110,15 @@ impl Trigger {
         if duty == Duty::Nothing {
             return;
         }
-        let Some(context) = self.node.context.upgrade() else { return };
-        match duty {
+        let act = |context: &Shared| match duty {
             Duty::Push => context.push_bottom_half(self.node.clone()),
             _ => context.published(),
+        };
+        // A loop that runs here is there: that takes no count of it.
+        if !Shared::with_current(&self.node.context, act)
+            && let Some(context) = self.node.context.upgrade()
+        {
+            act(&context);
         }
     }
 }
@@ -257,35 +265,47 @@ impl Drop for Scheduled {
     }
 }
 
-/// The loop's own queue: those that it has seen and not run.
-pub(super) struct Queue(Fifo<BhAdapter>);
+/// The loop's own queue.
+pub(super) struct Queue {
+    /// Those that have their turn now, and haven't run.
+    due: Fifo<BhAdapter>,
+    /// Those that have been scheduled since, as far as the loop has seen it.
+    next: Fifo<BhAdapter>,
+}
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        Self(Fifo::new())
+        Self { due: Fifo::new(), next: Fifo::new() }
     }
 
-    /// Adds all that have been scheduled since, in their order.
+    /// Adds a node whose `QUEUED` flag this thread has set, behind all that have been scheduled before.
+    pub(super) fn push(&mut self, node: Arc<Node>, scheduled: &Scheduled) {
+        self.next.append(&mut scheduled.0.take_all().into_fifo());
+        // SAFETY: the count that goes into the queue keeps the node; whoever set `QUEUED` owns the link.
+        unsafe { self.next.push_back(into_node(node)) };
+    }
+
+    /// Gives all that have been scheduled since their turn, in their order.
     pub(super) fn refill(&mut self, scheduled: &Scheduled) {
-        let mut new = scheduled.0.take_all().into_fifo();
-        new.prepend(&mut self.0);
-        self.0 = new;
+        self.due.append(&mut self.next);
+        self.due.append(&mut scheduled.0.take_all().into_fifo());
     }
 
+    /// Whether none has its turn.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.due.is_empty()
     }
 
-    /// Takes out the first.
+    /// Takes out the first that has its turn.
     pub(super) fn pop(&mut self) -> Option<Entry> {
         // SAFETY: the queue owned the count.
-        self.0.pop_front().map(|node| Entry(unsafe { Arc::from_raw(node.as_ptr()) }))
+        self.due.pop_front().map(|node| Entry(unsafe { Arc::from_raw(node.as_ptr()) }))
     }
 
-    /// How soon the most urgent wants to run.
+    /// How soon the most urgent of those that have their turn wants to run.
     pub(super) fn urgency(&self) -> Urgency {
         let mut most = Urgency::Never;
-        self.0.for_each(|node| most = most.max(node.state.urgency()));
+        self.due.for_each(|node| most = most.max(node.state.urgency()));
         most
     }
 }
@@ -298,6 +318,7 @@ impl Default for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        self.due.append(&mut self.next);
         while self.pop().is_some() {}
     }
 }

@@ -1,12 +1,13 @@
 //! What a context, its remotes and its coroutines share, and how it ends.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -166,8 +167,25 @@ impl Shared {
         self.local.with(|local| local.as_mut().map(f))
     }
 
+    /// Calls `f` if this context is the calling thread's current home; returns whether it is. No user code has a place in
+    /// `f`.
+    pub(super) fn with_current(context: &Weak<Self>, f: impl FnOnce(&Self)) -> bool {
+        is_current_home(|home| {
+            let is_own = ptr::addr_eq(Arc::as_ptr(home), context.as_ptr());
+            let home: &dyn Any = &**home;
+            let own = is_own.then(|| home.downcast_ref()).flatten();
+            own.map(f).is_some()
+        })
+    }
+
     /// Queues a bottom half whose `QUEUED` flag the caller has set.
     pub(super) fn push_bottom_half(&self, node: Arc<bh::Node>) {
+        if self.is_current() {
+            let mut node = Some(node);
+            self.with_local(|local| node.take().map(|node| local.bottom_halves.push(node, &self.scheduled)));
+            // If the context has ended, it is dropped here, where user code may run.
+            return drop(node);
+        }
         self.scheduled.push(node);
         self.published();
         if self.has_ended() {

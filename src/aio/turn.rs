@@ -100,10 +100,13 @@ impl Shared {
 
     /// Runs the callbacks that are due, and those that an outer turn has not run yet. Returns whether there were any.
     fn run_due(self: &Arc<Self>) -> bool {
-        let mut progress = false;
-        let context = Local::of(self.clone());
         // What becomes due from here on has its turn next time, unless a nested turn comes first.
         let count = self.with_local(|local| local.due.len()).unwrap_or_default();
+        if count == 0 {
+            return false;
+        }
+        let mut progress = false;
+        let context = Local::of(self.clone());
         for _ in 0..count {
             let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() else { break };
             progress = true;

@@ -224,8 +224,7 @@ impl WokenList {
 
     /// Adds all of `others` at the end, which is then empty.
     pub fn append(&mut self, others: &mut Self) {
-        others.list.prepend(&mut self.list);
-        std::mem::swap(&mut self.list, &mut others.list);
+        self.list.append(&mut others.list);
     }
 }
 

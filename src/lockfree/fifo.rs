@@ -115,4 +115,11 @@ impl<A: Adapter> Fifo<A> {
             }
         };
     }
+
+    /// Moves all of `other` behind the nodes of this list, order kept.
+    #[inline]
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        other.prepend(self);
+        std::mem::swap(self, other);
+    }
 }
