@@ -16,7 +16,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use aioco::coroutine::{
-    Builder, Home, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all,
+    Builder, Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all,
 };
 use aioco::{JoinHandle, fd, in_coroutine, park, task, yield_now};
 use common::{
@@ -828,6 +828,75 @@ fn the_entry_of_a_coroutine_that_yielded_is_not_lost_when_it_is_dropped_elsewher
         });
     });
     exit.assert_success();
+}
+
+#[test]
+fn a_home_may_enter_another_while_it_is_called() {
+    /// A tray that is another home's guest.
+    struct Guest {
+        tray: Arc<Tray>,
+        host: Arc<dyn Home>,
+    }
+
+    impl Guest {
+        fn enter_host(&self) -> HomeGuard {
+            let guard = enter_home(self.host.clone());
+            assert!(current_home().is_some_and(|current| Arc::ptr_eq(&current, &self.host)));
+            guard
+        }
+    }
+
+    impl Home for Guest {
+        fn schedule(&self, woken: Woken) {
+            let _host = self.enter_host();
+            self.tray.schedule(woken);
+        }
+
+        fn is_current(&self) -> bool {
+            let _host = self.enter_host();
+            true
+        }
+
+        fn watch_fd(&self, _: BorrowedFd<'_>, _: Interest, _: Waker) -> io::Result<Watch> {
+            let _host = self.enter_host();
+            Ok(Watch(0))
+        }
+
+        fn watch_deadline(&self, _: Instant, _: Waker) -> Watch {
+            let _host = self.enter_host();
+            Watch(0)
+        }
+
+        fn unwatch(&self, _: Watch) -> bool {
+            let _host = self.enter_host();
+            true
+        }
+
+        fn turn(self: Arc<Self>) {
+            drop(self.enter_host());
+            self.tray.take().into_iter().for_each(Woken::run);
+        }
+    }
+
+    let ((tray, _), (_, host)) = (tray(), tray());
+    let guest: Arc<dyn Home> = Arc::new(Guest { tray: tray.clone(), host });
+    let _home = enter_home(guest.clone());
+    let handle = spawn_on(&guest, {
+        let guest = guest.clone();
+        move || {
+            let waker = park::waker();
+            (0..3).for_each(|_| yield_now());
+            let child = spawn_on(&guest, yield_now);
+            waker.wake();
+            park::park_until(Instant::now() + Duration::from_secs(1000));
+            child.join().expect("no panic");
+            let (ours, _theirs) = sockets();
+            park::waker().wake();
+            fd::wait_readable(&ours).expect("a wait");
+        }
+    });
+    handle.join().expect("no panic");
+    assert!(current_home().is_some_and(|current| Arc::ptr_eq(&current, &guest)));
 }
 
 #[test]

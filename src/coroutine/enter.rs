@@ -25,10 +25,9 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
-use std::sync::Arc;
 
 use super::block::{Action, Block, Extras, Phase, RunAdapter};
-use super::home::Woken;
+use super::home::{CurrentHome, Woken};
 use super::state::Turn;
 use super::switch::Fiber;
 use super::thread::{Thread, this_thread};
@@ -272,16 +271,12 @@ fn requeue(thread: &Thread, block: &'static Block) {
     newborn::hand_over(thread);
     // SAFETY: it is suspended, and this is its thread.
     unsafe { block.own_home() };
-    let current = thread.home.borrow();
     // SAFETY: the coroutine is this thread's, and isn't parked (rule 4).
-    let home = unsafe { &*block.home.get() };
-    match (&*current, home) {
-        // The usual case, in which no references need to be counted: what is borrowed lives through the call.
-        (Some(current), Some(home)) if Arc::ptr_eq(current, home) => current.schedule(Woken::new(block)),
-        _ => {
-            drop(current);
-            schedule_on_home(block);
-        }
+    let current = unsafe { (*block.home.get()).as_ref() }.and_then(|home| CurrentHome::if_is(thread, home));
+    match current {
+        // The usual case, in which no references need to be counted.
+        Some(current) => current.schedule(Woken::new(block)),
+        None => schedule_on_home(block),
     }
 }
 

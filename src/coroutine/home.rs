@@ -6,7 +6,9 @@
 //!
 //! # Safety
 //!
-//! A `Woken` owns its block's queue entry (rule 4 of [`super::block`]).
+//! - A `Woken` owns its block's queue entry (rule 4 of [`super::block`]).
+//! - A home may be called without counting it, and without a borrow of the thread's record, into which the home may
+//!   call: see [`CurrentHome`].
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -21,7 +23,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::block::{Block, Phase, RunAdapter};
-use super::thread::this_thread;
+use super::thread::{Thread, this_thread};
 use super::{enter, newborn};
 use crate::lockfree::{Fifo, PushStack};
 
@@ -287,8 +289,48 @@ impl fmt::Debug for HomeGuard {
 
 impl Drop for HomeGuard {
     fn drop(&mut self) {
-        let inner = this_thread().home.replace(self.outer.take());
-        drop(inner);
+        let thread = this_thread();
+        let inner = thread.home.replace(self.outer.take());
+        if thread.calls.get() != 0 {
+            thread.left.borrow_mut().extend(inner);
+        }
+    }
+}
+
+/// The thread's current home, to be called.
+///
+/// It isn't counted for that. It lives as long as this does: only the drop of a [`HomeGuard`] lets go of a home that was
+/// current, and leaves that to us as long as there are any of us.
+pub(super) struct CurrentHome<'a> {
+    thread: &'a Thread,
+    home: NonNull<dyn Home>,
+}
+
+impl<'a> CurrentHome<'a> {
+    /// The current home, if it is this one.
+    #[inline]
+    pub(super) fn if_is(thread: &'a Thread, home: &Arc<dyn Home>) -> Option<Self> {
+        thread.home.borrow().as_ref().filter(|current| Arc::ptr_eq(current, home))?;
+        thread.calls.set(thread.calls.get() + 1);
+        Some(Self { thread, home: NonNull::from(&**home) })
+    }
+
+    #[inline]
+    pub(super) fn schedule(&self, woken: Woken) {
+        // SAFETY: it lives, as said above.
+        unsafe { self.home.as_ref() }.schedule(woken);
+    }
+}
+
+impl Drop for CurrentHome<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let calls = self.thread.calls.get() - 1;
+        self.thread.calls.set(calls);
+        if calls == 0 && !self.thread.left.borrow().is_empty() {
+            let left = self.thread.left.take();
+            drop(left);
+        }
     }
 }
 

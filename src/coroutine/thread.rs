@@ -30,6 +30,10 @@ pub(crate) struct Thread {
     pub(super) current: Cell<Option<&'static Block>>,
     /// The home whose loop is running on this thread.
     pub(super) home: RefCell<Option<Arc<dyn Home>>>,
+    /// Calls of the current home that go on and don't count it.
+    pub(super) calls: Cell<u32>,
+    /// Homes that stopped being current during such a call, which may be theirs.
+    pub(super) left: RefCell<Vec<Arc<dyn Home>>>,
     /// Spawned coroutines that the home hasn't got yet.
     pub(super) newborns: Newborns,
     /// Coroutines that have suspended, or wait for a newborn, and whose homes drive them.
@@ -119,7 +123,8 @@ unsafe extern "C" fn unregister(record: *mut c_void) {
     for _ in 0..record.live.take().len() + record.newborns.reset() {
         supply::leak(record);
     }
-    drop(record.home.take());
+    record.calls.set(0);
+    drop((record.home.take(), record.left.take()));
     supply::donate(record);
     tls::set(std::ptr::null());
     RECORDS.lock().free.push(record);
@@ -136,6 +141,8 @@ impl Thread {
             id: Cell::new(0),
             current: Cell::new(None),
             home: RefCell::new(None),
+            calls: Cell::new(0),
+            left: RefCell::new(Vec::new()),
             newborns: Newborns::new(),
             live: RefCell::new(Vec::new()),
             payload: Cell::new(None),
