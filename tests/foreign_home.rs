@@ -16,7 +16,8 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use aioco::coroutine::{
-    Builder, Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all,
+    Builder, Home, HomeCell, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home,
+    unwind_all,
 };
 use aioco::{JoinHandle, fd, in_coroutine, park, task, yield_now};
 use common::{
@@ -30,7 +31,6 @@ use common::{
 struct Mini {
     thread: ThreadId,
     woken: RunQueue,
-    ended: AtomicBool,
     watches: Mutex<Watches>,
     bell: Condvar,
 }
@@ -80,9 +80,6 @@ impl Home for Mini {
         if self.woken.push(woken) {
             let _watches = self.watches();
             self.bell.notify_one();
-        }
-        if self.ended.load(Ordering::SeqCst) {
-            drop(self.woken.take_all());
         }
     }
 
@@ -145,7 +142,7 @@ impl Mini {
         };
         drop(watches);
         due.values().for_each(|shot| shot.fire());
-        self.woken.take_all().for_each(Woken::run);
+        self.woken.run();
     }
 }
 
@@ -157,7 +154,6 @@ impl Loop {
         Self(Arc::new(Mini {
             thread: thread::current().id(),
             woken: RunQueue::new(),
-            ended: AtomicBool::new(false),
             watches: Mutex::default(),
             bell: Condvar::new(),
         }))
@@ -188,14 +184,8 @@ fn spawn_on<T: Send + 'static>(home: &Arc<dyn Home>, f: impl FnOnce() -> T + Sen
 impl Drop for Loop {
     fn drop(&mut self) {
         let _home = enter_home(self.home());
-        self.0.ended.store(true, Ordering::SeqCst);
-        loop {
-            drop(self.0.woken.take_all());
-            unwind_all(&*self.0);
-            if self.0.woken.is_empty() {
-                break;
-            }
-        }
+        drop(self.0.woken.close());
+        unwind_all(&*self.0);
     }
 }
 
@@ -535,6 +525,120 @@ fn queues_and_lists_keep_the_order_and_run_each_entry_once() {
     assert_order(&log.lock().expect("not poisoned"), &[6usize, 0, 1, 2, 3, 4, 5, 7, 8]);
     assert!(handles.iter().all(JoinHandle::is_finished));
     assert!(entries.next().is_none());
+}
+
+#[test]
+fn a_queue_runs_what_it_had_and_what_a_panic_left_is_scheduled_once_more() {
+    let mini = Loop::new();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let note = |number: u32| {
+        let log = log.clone();
+        move || log.lock().expect("not poisoned").push(number)
+    };
+    let co = coroutine(|| {
+        park::park();
+        panic_any("on purpose");
+    });
+    {
+        let _home = enter_home(mini.home());
+        co.enter();
+    }
+    let noting = note(0);
+    let first = mini.spawn(move || {
+        noting();
+        yield_now();
+        noting();
+    });
+    co.waker().wake();
+    let others = [1, 2].map(|number| mini.spawn(note(number)));
+    let woken = &mini.0.woken;
+    let payload = catch_unwind(AssertUnwindSafe(|| woken.run())).expect_err("panics");
+    assert_eq!(payload.downcast_ref(), Some(&"on purpose"));
+    assert_order(&log.lock().expect("not poisoned"), &[0u32]);
+    assert!(!woken.is_empty(), "the loop knows that there is more to run");
+    woken.run();
+    assert_order(&log.lock().expect("not poisoned"), &[0u32, 0, 1, 2]);
+    assert!(woken.is_empty());
+    first.join().expect("no panic");
+    others.into_iter().for_each(|other| other.join().expect("no panic"));
+}
+
+#[test]
+fn a_queue_that_is_closed_gives_what_it_had_and_drops_what_comes() {
+    let ((tray, home), queue) = (tray(), RunQueue::new());
+    let handles = [(); 3].map(|()| spawn_on(&home, || ()));
+    let mut woken = tray.take().into_iter();
+    let mut next = || woken.next().expect("three");
+    assert!(queue.push(next()));
+    queue.close().for_each(Woken::run);
+    assert!(!queue.push(next()));
+    thread::scope(|scope| {
+        let last = next();
+        scope.spawn(|| queue.push(last));
+    });
+    assert!(queue.is_empty() && queue.take_all().is_empty() && queue.close().is_empty());
+    let [ran, here, elsewhere] = handles;
+    ran.join().expect("no panic");
+    assert_cancelled(here.join());
+    assert_cancelled(elsewhere.join());
+}
+
+#[test]
+fn a_cell_of_a_home_is_opened_on_its_thread_only() {
+    let count = Count::default();
+    let guard = Rc::new(count.guard());
+    let cell = HomeCell::new(guard.clone());
+    assert!(cell.is_current());
+    assert_eq!(cell.with(|guard| Rc::strong_count(guard)), 2);
+    let cell = thread::spawn(move || {
+        assert!(!cell.is_current());
+        let message = message_of(|| cell.with(|_| ()));
+        assert!(message.contains("thread that is not its own"), "{message}");
+        assert!(!format!("{cell:?}").contains("Guard"));
+        cell
+    })
+    .join()
+    .expect("caught");
+    drop(cell);
+    assert_eq!(Rc::strong_count(&guard), 1);
+    // Dropped elsewhere, it leaks what it has.
+    let cell = HomeCell::new(guard);
+    thread::spawn(move || drop(cell)).join().expect("no panic");
+    assert_eq!(count.get(), 0);
+}
+
+#[test]
+fn a_join_by_the_thread_of_a_loop_that_others_run_is_refused() {
+    struct Guest(Arc<Tray>);
+    impl Home for Guest {
+        fn schedule(&self, woken: Woken) {
+            self.0.schedule(woken);
+        }
+
+        fn is_current(&self) -> bool {
+            true
+        }
+
+        fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch> {
+            self.0.watch_fd(fd, interest, waker)
+        }
+
+        fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch {
+            self.0.watch_deadline(deadline, waker)
+        }
+
+        fn unwatch(&self, watch: Watch) -> bool {
+            self.0.unwatch(watch)
+        }
+    }
+    let (tray, _) = tray();
+    let home: Arc<dyn Home> = Arc::new(Guest(tray.clone()));
+    let handle = spawn_on(&home, || ());
+    let message = message_of(|| handle.join().expect("no panic"));
+    assert!(message.contains("in another coroutine"), "{message}");
+    let handle = spawn_on(&home, || ());
+    tray.take().into_iter().for_each(Woken::run);
+    handle.join().expect("it has ended");
 }
 
 #[test]
@@ -897,6 +1001,58 @@ fn a_home_may_enter_another_while_it_is_called() {
     });
     handle.join().expect("no panic");
     assert!(current_home().is_some_and(|current| Arc::ptr_eq(&current, &guest)));
+}
+
+#[test]
+fn a_home_that_stops_being_current_while_it_is_called_lives_through_the_call() {
+    /// Keeps what is scheduled, but in its last call runs it, and then leaves the loop.
+    struct Leaving {
+        tray: Arc<Tray>,
+        guard: HomeCell<Option<HomeGuard>>,
+        is_dropped: Arc<AtomicBool>,
+    }
+
+    impl Drop for Leaving {
+        fn drop(&mut self) {
+            self.is_dropped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl Home for Leaving {
+        fn schedule(&self, woken: Woken) {
+            let Some(guard) = self.guard.with(Option::take) else { return self.tray.schedule(woken) };
+            woken.run();
+            drop(guard);
+            assert!(!self.is_dropped.load(Ordering::Relaxed));
+        }
+
+        fn is_current(&self) -> bool {
+            self.guard.is_current()
+        }
+
+        fn watch_fd(&self, _: BorrowedFd<'_>, _: Interest, _: Waker) -> io::Result<Watch> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn watch_deadline(&self, _: Instant, _: Waker) -> Watch {
+            Watch(0)
+        }
+
+        fn unwatch(&self, _: Watch) -> bool {
+            true
+        }
+    }
+
+    let (tray, _) = tray();
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let leaving = Arc::new(Leaving { tray: tray.clone(), guard: HomeCell::new(None), is_dropped: is_dropped.clone() });
+    let home: Arc<dyn Home> = leaving.clone();
+    drop(spawn_on(&home, yield_now));
+    let guard = enter_home(home);
+    leaving.guard.with(|kept| *kept = Some(guard));
+    drop(leaving);
+    tray.take_one().run();
+    assert!(current_home().is_none() && is_dropped.load(Ordering::Relaxed));
 }
 
 #[test]

@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use super::bh_state::{BhState, Duty, Urgency};
-use super::home_cell::HomeCell;
 use super::shared::Shared;
+use crate::coroutine::HomeCell;
 use crate::lockfree::{Adapter, Fifo, Link, PushStack};
 
 /// A callback that an [`AioContext`](super::AioContext) runs when it has been scheduled. Made by

@@ -31,10 +31,10 @@ use std::sync::{Arc, Weak};
 
 use super::bh;
 use super::fdmon::{Refused, Side};
-use super::home_cell::HomeCell;
 use super::polling::{PollSource, Polled};
 use super::shared::Shared;
 use super::waiter::Waiter;
+use crate::coroutine::HomeCell;
 use crate::primitive::atomic::{AtomicU32, Ordering};
 
 /// The handler has been removed. The lower bits are the enabled sides.

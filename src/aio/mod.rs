@@ -60,7 +60,6 @@ mod context;
 mod fd_handler;
 mod fdmon;
 mod handler;
-mod home_cell;
 mod io_thread;
 mod linux_aio;
 mod local;

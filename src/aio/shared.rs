@@ -15,7 +15,6 @@ use super::Local;
 use super::bh::{self, Queue, Scheduled};
 use super::builder::{self, MonitorChoice};
 use super::fdmon::{Monitor, MonitorKind, Side};
-use super::home_cell::HomeCell;
 use super::linux_aio::LinuxAio;
 use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
@@ -27,7 +26,8 @@ use super::timers::Timers;
 use super::waiter::Waiter;
 use super::{handler, timer};
 use crate::coroutine::{
-    Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home, unwind_all,
+    Home, HomeCell, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home,
+    unwind_all,
 };
 use crate::primitive::Mutex;
 use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -14,9 +14,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::bh;
-use super::home_cell::HomeCell;
 use super::shared::Shared;
 use super::waiter::Waiter;
+use crate::coroutine::HomeCell;
 use crate::primitive::Mutex;
 
 /// A callback that an [`AioContext`](super::AioContext) runs at a given time. Made by

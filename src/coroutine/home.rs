@@ -1,8 +1,8 @@
 //! What an event loop implements so that coroutines can live on it.
 //!
 //! A home is one thread's loop. The coroutine side calls [`Home::schedule`] with a coroutine that is to run, from any
-//! thread; the loop keeps the [`Woken`] in a [`RunQueue`] (or in a list of its own) and calls [`Woken::run`] on its own
-//! thread. The parking hooks let a coroutine wait for what only a loop can see: a descriptor, a point in time.
+//! thread; the loop keeps the [`Woken`] in a [`RunQueue`] (or in a list of its own) and has it run on its own thread. The
+//! parking hooks let a coroutine wait for what only a loop can see: a descriptor, a point in time.
 //!
 //! # Safety
 //!
@@ -55,7 +55,22 @@ pub struct Watch(pub u64);
 /// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from
 /// the home's own, where [`is_current`](Self::is_current) holds.
 ///
-/// [`AioContext`](crate::AioContext) is one; `tests/foreign_home.rs` has another in a few lines.
+/// [`AioContext`](crate::AioContext) is one. Loops of others get one as their guest: `examples/foreign_loop` has homes
+/// for mio and for calloop, of a hundred lines each.
+///
+/// # Building one
+///
+/// - What belongs to the loop's thread is in a [`HomeCell`](super::HomeCell), whose `is_current` is the home's.
+/// - `schedule` pushes into a [`RunQueue`], and has the loop woken if that was empty; the loop calls [`RunQueue::run`],
+///   under [`enter_home`].
+/// - Watches have numbers. One that fires is forgotten; so `unwatch` finds those that haven't fired.
+/// - epoll, and the loops that are made of it, take a descriptor once, while several coroutines may wait for it. It is
+///   simplest to duplicate it for each watch. A duplicate also outlasts the number, which may be closed and used again.
+/// - A descriptor that epoll refuses with `EPERM` is a regular file: the waker is woken at once.
+/// - The end, on the loop's thread and under `enter_home`, is [`RunQueue::close`] and [`unwind_all`].
+///
+/// Whatever parks works on such a home: descriptors, time limits, locks, joins, and block I/O, which worker threads
+/// carry out where it has to wait.
 pub trait Home: Any + Send + Sync {
     /// Takes a coroutine that is to run, and makes sure that the loop calls [`Woken::run`] on it soon, on its own
     /// thread and not from within this call.
@@ -67,9 +82,11 @@ pub trait Home: Any + Send + Sync {
     /// Whether the calling thread is this home's.
     fn is_current(&self) -> bool;
 
-    /// Watches a descriptor until it is ready or [`unwatch`](Self::unwatch) is called; then wakes `waker`, once.
+    /// Watches a descriptor until it is ready or [`unwatch`](Self::unwatch) is called; then wakes `waker`, once. That may
+    /// be before this returns.
     ///
-    /// Errors and hang-ups count as readiness. A descriptor that is always ready (a regular file) is ready.
+    /// A descriptor may have several watches, also for the same interest. Errors and hang-ups count as readiness. A
+    /// descriptor that is always ready (a regular file) is ready.
     ///
     /// # Errors
     ///
@@ -80,16 +97,23 @@ pub trait Home: Any + Send + Sync {
     /// once.
     fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch;
 
-    /// Ends a watch. Returns whether it had fired. Called once for each watch.
+    /// Ends a watch. Returns whether it had fired. Called once for each watch, be it after the end of the home.
     fn unwatch(&self, watch: Watch) -> bool;
 
     /// Runs the loop once, waiting until there is something to do: how the home's own thread, outside of coroutines,
-    /// waits for a coroutine.
+    /// [waits](crate::JoinHandle::join) for a coroutine.
+    ///
+    /// A guest can't run its host's loop, and leaves this as it is.
     ///
     /// # Panics
     ///
-    /// Inside of a coroutine.
-    fn turn(self: Arc<Self>);
+    /// - Inside of a coroutine.
+    /// - If the loop can't be run from here.
+    fn turn(self: Arc<Self>) {
+        panic!(
+            "a coroutine was joined by its home's thread, whose loop a join can't run: join it in another coroutine"
+        );
+    }
 }
 
 /// A coroutine that is to run: it was woken, or spawned, or yielded to let others run.
@@ -170,9 +194,19 @@ impl RunQueue {
 
     /// Adds a coroutine at the end. Returns whether the queue was empty, in which case a loop that sleeps needs a
     /// signal.
+    ///
+    /// If the queue is [closed](Self::close), the coroutine is dropped.
     pub fn push(&self, woken: Woken) -> bool {
+        let node = woken.into_node();
         // SAFETY: blocks are never unmapped, and the entry is ours to give.
-        unsafe { self.pushed.push(woken.into_node()) }
+        match unsafe { self.pushed.push_if_open(node) } {
+            Some(was_empty) => was_empty,
+            None => {
+                // SAFETY: the queue hasn't taken it.
+                drop(unsafe { Woken::from_node(node) });
+                false
+            }
+        }
     }
 
     /// Whether nothing is queued at this moment.
@@ -183,6 +217,31 @@ impl RunQueue {
     /// Takes all, in the order in which they were pushed.
     pub fn take_all(&self) -> WokenList {
         WokenList { list: self.pushed.take_all().into_fifo() }
+    }
+
+    /// Runs those that are queued now, on their home's thread. What is pushed meanwhile waits for the next call: so
+    /// coroutines that yield to one another don't keep the loop from all else.
+    ///
+    /// # Panics
+    ///
+    /// As [`Woken::run`]. Those that haven't run are [scheduled](Home::schedule) once more.
+    pub fn run(&self) {
+        let mut unrun = Unrun(self.take_all());
+        unrun.0.by_ref().for_each(Woken::run);
+    }
+
+    /// Takes all, and has [`push`](Self::push) drop what comes from here on: how a home ends, see [`unwind_all`].
+    pub fn close(&self) -> WokenList {
+        WokenList { list: self.pushed.close().into_fifo() }
+    }
+}
+
+/// What a panic keeps from running: its home, which has it run later, gets it once more.
+struct Unrun(WokenList);
+
+impl Drop for Unrun {
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(|woken| enter::schedule_on_home(ManuallyDrop::new(woken).block));
     }
 }
 
@@ -335,7 +394,8 @@ impl Drop for CurrentHome<'_> {
 }
 
 /// Unwinds all parked coroutines that `home` drives: how a home ends, on its thread, after it has dropped the
-/// [`Woken`]s that it had queued.
+/// [`Woken`]s that it had queued. Those that come later it drops at once: with a [`RunQueue`], the end of a home is
+/// `drop(queue.close())`, and this.
 pub fn unwind_all(home: &dyn Home) {
     let thread = this_thread();
     newborn::end(thread, home);

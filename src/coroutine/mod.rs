@@ -54,6 +54,7 @@ mod block;
 mod enter;
 mod handle;
 mod home;
+mod home_cell;
 mod label;
 mod newborn;
 mod root;
@@ -70,13 +71,13 @@ mod wake;
 
 pub use handle::{Builder, Coroutine, CoroutineRef, Unstarted};
 pub use home::{Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all};
+pub use home_cell::HomeCell;
 pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;
 
 pub(crate) use home::is_current_home;
 pub(crate) use runner::Runner;
 pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, runs_inside_join, waker, with_home};
-pub(crate) use thread::thread_id;
 pub(crate) use wake::Target;
 
 /// The pool of coroutines: caps, trimming, statistics.

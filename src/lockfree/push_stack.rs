@@ -5,15 +5,18 @@
 //! push writes its node's link from the very head that its compare-exchange then confirms. If that head has been taken
 //! and pushed again in between, it is the head again, and the link is right.
 //!
+//! A stack may be closed: then its head is no node, nor null, and whoever would push learns it by the same word that the
+//! push would have changed. A `take_all` whose swap opens it for a moment closes it again, and has what came meanwhile.
+//!
 //! # Ordering
 //!
-//! `push` publishes the node's contents (Release) to the `take_all` (Acquire) that obtains it. Nodes below the head are
+//! `push` publishes the node's contents (Release) to the `take_all` or `close` (Acquire) that obtains it. Nodes below the head are
 //! covered by the release sequence: every push is a read-modify-write of `head`.
 //!
 //! # Safety
 //!
 //! This file may assume that the nodes that are pushed are valid and owned by the pusher (contract of `push`). It
-//! promises that each node comes out of exactly one `take_all`. Checked by the models `push_stack` and `pool` of
+//! promises that each node comes out of exactly one `take_all` or `close`. Checked by the models `push_stack` and `pool` of
 //! `loom-tests/`.
 #![allow(unsafe_code)]
 
@@ -22,7 +25,7 @@ use std::ptr::{self, NonNull};
 
 use super::{Adapter, Fifo};
 use crate::primitive::atomic::{AtomicPtr, Ordering};
-use crate::primitive::mutant::ordering;
+use crate::primitive::mutant::{mutant, ordering};
 
 /// A stack that any thread may push to, and from which one takes all.
 #[derive(Debug)]
@@ -31,6 +34,9 @@ pub(crate) struct PushStack<A: Adapter> {
 }
 
 impl<A: Adapter> PushStack<A> {
+    /// The head of a stack that has been closed: no node is there.
+    const CLOSED: *mut A::Node = NonNull::dangling().as_ptr();
+
     // Not const: loom's atomics register themselves when they are made.
     #[cfg(all(test, loom))]
     pub(crate) fn new() -> Self {
@@ -48,18 +54,49 @@ impl<A: Adapter> PushStack<A> {
     ///
     /// - `node` is valid until it has been taken out again.
     /// - The caller owns `node`, and gives it up.
+    /// - The stack isn't ever closed.
     pub(crate) unsafe fn push(&self, node: NonNull<A::Node>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: valid and still ours until the exchange below succeeds (contract).
-            unsafe { A::link(node.as_ref()).set(NonNull::new(head)) };
-            // Release: pairs with the Acquire of `take_all`.
-            let order = ordering!(Release, "push_not_released" => Relaxed);
-            match self.head.compare_exchange_weak(head, node.as_ptr(), order, Ordering::Relaxed) {
-                Ok(_) => return head.is_null(),
+            // SAFETY: passed on.
+            match unsafe { self.push_onto(head, node) } {
+                Ok(()) => return head.is_null(),
                 Err(now) => head = now,
             }
         }
+    }
+
+    /// Pushes one node, unless the stack has been [closed](Self::close); returns whether the stack was empty. `None`: it
+    /// is closed, and the node is the caller's still.
+    ///
+    /// # Safety
+    ///
+    /// - `node` is valid until it has been taken out again.
+    /// - The caller owns `node`, and gives it up unless this returns `None`.
+    pub(crate) unsafe fn push_if_open(&self, node: NonNull<A::Node>) -> Option<bool> {
+        let mut head = self.head.load(Ordering::Relaxed);
+        while head != Self::CLOSED {
+            // SAFETY: passed on.
+            match unsafe { self.push_onto(head, node) } {
+                Ok(()) => return Some(head.is_null()),
+                Err(now) => head = now,
+            }
+        }
+        None
+    }
+
+    /// Pushes one node if `head` is the head; otherwise returns what is.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`push`](Self::push), but that `node` is given up only if this succeeds.
+    /// - `head` isn't `CLOSED`.
+    unsafe fn push_onto(&self, head: *mut A::Node, node: NonNull<A::Node>) -> Result<(), *mut A::Node> {
+        // SAFETY: valid and still ours until the exchange below succeeds (contract).
+        unsafe { A::link(node.as_ref()).set(NonNull::new(head)) };
+        // Release: pairs with the Acquire of `take_all` and `close`.
+        let order = ordering!(Release, "push_not_released" => Relaxed);
+        self.head.compare_exchange_weak(head, node.as_ptr(), order, Ordering::Relaxed).map(drop)
     }
 
     /// Puts a chain back if the stack is empty; otherwise returns the chain.
@@ -79,17 +116,28 @@ impl<A: Adapter> PushStack<A> {
     /// Takes everything, last pushed first.
     pub(crate) fn take_all(&self) -> Chain<A> {
         // An empty stack is left alone: a swap would take the cache line from the pushers for nothing.
-        if self.head.load(Ordering::Relaxed).is_null() {
+        if self.is_empty() {
             return Chain::new();
         }
         // Acquire: pairs with the Release of `push` and `put_back`.
         let head = self.head.swap(ptr::null_mut(), ordering!(Acquire, "take_not_acquired" => Relaxed));
-        Chain { next: NonNull::new(head), adapter: PhantomData }
+        if head == Self::CLOSED && !mutant!("take_opens") {
+            return self.close();
+        }
+        Chain { next: NonNull::new(head).filter(|_| head != Self::CLOSED), adapter: PhantomData }
+    }
+
+    /// As [`take_all`](Self::take_all); and from here on nothing can be pushed any more.
+    pub(crate) fn close(&self) -> Chain<A> {
+        // Acquire: pairs with the Release of `push` and `put_back`.
+        let head = self.head.swap(Self::CLOSED, ordering!(Acquire, "close_not_acquired" => Relaxed));
+        Chain { next: NonNull::new(head).filter(|_| head != Self::CLOSED), adapter: PhantomData }
     }
 
     /// Whether nothing is there at this moment.
     pub(crate) fn is_empty(&self) -> bool {
-        self.head.load(Ordering::Relaxed).is_null()
+        let head = self.head.load(Ordering::Relaxed);
+        head.is_null() || head == Self::CLOSED
     }
 }
 

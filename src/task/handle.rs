@@ -58,7 +58,8 @@ impl<T> JoinHandle<T> {
     ///
     /// # Panics
     ///
-    /// As [`park`](park::park()), if the caller is a coroutine.
+    /// - As [`park`](park::park()), if the caller is a coroutine.
+    /// - If it is the thread of a home whose loop [can't be run](Home::turn) here, and the coroutine hasn't ended.
     pub fn join(mut self) -> thread::Result<T> {
         self.owner().target.start_newborn();
         loop {

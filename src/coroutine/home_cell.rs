@@ -7,12 +7,33 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::fmt;
 use std::mem::ManuallyDrop;
 
-use crate::coroutine::thread_id;
+use super::thread::thread_id;
 
-#[derive(Debug)]
-pub(super) struct HomeCell<T> {
+/// What a [home](super::Home) keeps for its own thread: a cell that only the thread may open that made it.
+///
+/// A home is shared with other threads, which schedule coroutines on it, while the loop that it serves and all that
+/// belongs to it (a handle that counts by `Rc`, a table of watches) are its thread's. What is in such a cell need be
+/// neither `Send` nor `Sync`, and takes no lock.
+///
+/// ```
+/// use aioco::coroutine::HomeCell;
+/// use std::rc::Rc;
+/// use std::thread;
+///
+/// let cell = HomeCell::new(Rc::new(1));
+/// assert_eq!(cell.with(|value| **value), 1);
+/// thread::scope(|scope| {
+///     scope.spawn(|| assert!(!cell.is_current()));
+/// });
+/// ```
+///
+/// # Dropping
+///
+/// on its thread drops the value; on another one the value is leaked. A home that ends takes out what mustn't be.
+pub struct HomeCell<T> {
     thread: u32,
     /// Whether the value may be dropped on any thread.
     sendable: bool,
@@ -26,7 +47,7 @@ unsafe impl<T> Sync for HomeCell<T> {}
 
 impl<T> HomeCell<T> {
     /// A cell of the calling thread.
-    pub(super) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Self { thread: thread_id(), sendable: false, value: ManuallyDrop::new(RefCell::new(value)) }
     }
 
@@ -35,7 +56,7 @@ impl<T> HomeCell<T> {
     /// # Panics
     ///
     /// On another thread.
-    pub(super) fn sibling<U>(&self, value: U) -> HomeCell<U> {
+    pub(crate) fn sibling<U>(&self, value: U) -> HomeCell<U> {
         assert!(self.is_current(), "something for an AioContext's thread was made on another");
         HomeCell::new(value)
     }
@@ -45,13 +66,13 @@ impl<T> HomeCell<T> {
     /// # Safety
     ///
     /// `value` is `Send`, though its type may not say so.
-    pub(super) unsafe fn sendable_sibling<U>(&self, value: U) -> HomeCell<U> {
+    pub(crate) unsafe fn sendable_sibling<U>(&self, value: U) -> HomeCell<U> {
         HomeCell { thread: self.thread, sendable: true, value: ManuallyDrop::new(RefCell::new(value)) }
     }
 
-    /// Whether the caller is the home thread.
+    /// Whether the caller is on the thread of the cell: what [`Home::is_current`](super::Home::is_current) asks.
     #[inline]
-    pub(super) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.thread == thread_id()
     }
 
@@ -59,9 +80,9 @@ impl<T> HomeCell<T> {
     ///
     /// # Panics
     ///
-    /// On another thread, or from within `f`.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        assert!(self.is_current(), "an AioContext was used on a thread that is not its own");
+    /// On another thread, or from within `f`: wake nobody there, and call nobody who may come back.
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        assert!(self.is_current(), "a home was used on a thread that is not its own");
         f(&mut self.value.borrow_mut())
     }
 }
@@ -72,5 +93,12 @@ impl<T> Drop for HomeCell<T> {
             // SAFETY: dropped here only, and the value may be dropped on this thread.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
+    }
+}
+
+impl<T> fmt::Debug for HomeCell<T> {
+    /// Without the value, which isn't for any thread to see.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HomeCell").field("is_current", &self.is_current()).finish_non_exhaustive()
     }
 }
