@@ -32,7 +32,7 @@
 //!   under everything that waits.
 //! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the
 //!   rules.
-//! - [`coroutine::Home`] lets coroutines live on an event loop of your own.
+//! - [`coroutine::Home`] lets coroutines live on an event loop of your own, or of somebody else's.
 //! - [`coroutine::pool`] has the statistics and limits of stacks.
 //!
 //! # What it does not do

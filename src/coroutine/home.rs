@@ -1,8 +1,8 @@
 //! What an event loop implements so that coroutines can live on it.
 //!
 //! A home is one thread's loop. The coroutine side calls [`Home::schedule`] with a coroutine that is to run, from any
-//! thread; the loop keeps the [`Woken`] in a [`RunQueue`] (or in a list of its own) and has it run on its own thread. The
-//! parking hooks let a coroutine wait for what only a loop can see: a descriptor, a point in time.
+//! thread; the loop keeps the [`Woken`] in a [`RunQueue`] (or in a list of its own) and has it run on its own thread.
+//! The parking hooks let a coroutine wait for what only a loop can see: a descriptor, a point in time.
 //!
 //! # Safety
 //!
@@ -55,8 +55,8 @@ pub struct Watch(pub u64);
 /// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from
 /// the home's own, where [`is_current`](Self::is_current) holds.
 ///
-/// [`AioContext`](crate::AioContext) is one. Loops of others get one as their guest: `examples/foreign_loop` has homes
-/// for mio and for calloop, of a hundred lines each.
+/// [`AioContext`](crate::AioContext) is one. Loops of others get one as their [guest](#in-somebody-elses-loop):
+/// `examples/foreign_loop` has homes for mio and for calloop, of 150 lines each.
 ///
 /// # Building one
 ///
@@ -70,7 +70,23 @@ pub struct Watch(pub u64);
 /// - The end, on the loop's thread and under `enter_home`, is [`RunQueue::close`] and [`unwind_all`].
 ///
 /// Whatever parks works on such a home: descriptors, time limits, locks, joins, and block I/O, which worker threads
-/// carry out where it has to wait.
+/// carry out where it has to wait. What a context has besides (timers and handlers with callbacks, bottom halves) is the
+/// loop's own business.
+///
+/// # In somebody else's loop
+///
+/// The loop goes on with what it was there for; the home is one more of those that it serves.
+///
+/// - A loop that its owner writes out, as around `mio::Poll`, asks the home how long it may sleep: not at all if the
+///   queue isn't empty, otherwise until the first deadline. It hands over the events that are the home's, and has it run
+///   its coroutines once a turn.
+/// - A loop that calls back what is registered with it, as calloop does, gets one source that `schedule` triggers, on the
+///   loop's own thread too (the loop may be about to sleep), and one for each watch.
+/// - The loop's own callbacks aren't coroutines: if they wait, all wait. They tell coroutines something by what returns at
+///   once ([`try_send`](crate::sync::Sender::try_send), [`Event::set`](crate::sync::Event::set), a waker), or spawn one;
+///   and see by [`is_finished`](crate::JoinHandle::is_finished) whether one has ended, as a join there is refused.
+/// - A panic of a coroutine that is driven by its handle passes through [`RunQueue::run`] into the loop. If that is in
+///   another language, catch it.
 pub trait Home: Any + Send + Sync {
     /// Takes a coroutine that is to run, and makes sure that the loop calls [`Woken::run`] on it soon, on its own
     /// thread and not from within this call.

@@ -10,14 +10,14 @@
 //!
 //! # Ordering
 //!
-//! `push` publishes the node's contents (Release) to the `take_all` or `close` (Acquire) that obtains it. Nodes below the head are
-//! covered by the release sequence: every push is a read-modify-write of `head`.
+//! `push` publishes the node's contents (Release) to the `take_all` or `close` (Acquire) that obtains it. Nodes below the
+//! head are covered by the release sequence: every push is a read-modify-write of `head`.
 //!
 //! # Safety
 //!
 //! This file may assume that the nodes that are pushed are valid and owned by the pusher (contract of `push`). It
-//! promises that each node comes out of exactly one `take_all` or `close`. Checked by the models `push_stack` and `pool` of
-//! `loom-tests/`.
+//! promises that each node comes out of exactly one `take_all` or `close`. Checked by the models `push_stack` and `pool`
+//! of `loom-tests/`.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
