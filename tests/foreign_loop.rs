@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::panic;
+use std::panic::{self, AssertUnwindSafe, catch_unwind, panic_any};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -326,6 +326,30 @@ fn a_coroutine_that_is_entered_by_hand_goes_on_in_the_loop() {
     });
 }
 
+#[test]
+fn a_panic_of_a_coroutine_that_is_entered_by_hand_passes_through_the_loop_which_goes_on() {
+    each(|host| {
+        let (theirs, ours) = sockets();
+        let co = coroutine(move || {
+            fd::wait_readable(&ours).expect("a wait");
+            panic_any("on purpose");
+        });
+        {
+            let _home = enter_home(host.home());
+            co.enter();
+        }
+        (&theirs).write_all(&[1]).expect("room");
+        let payload = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                host.turn(None);
+            }
+        }));
+        assert_eq!(payload.expect_err("panics").downcast_ref(), Some(&"on purpose"));
+        let goes_on = host.spawn(|| aio::sleep(SHORT));
+        host.run(goes_on);
+    });
+}
+
 // ---- deadlines ------------------------------------------------------------------------------------------------------
 
 #[test]
@@ -439,6 +463,18 @@ fn two_coroutines_wait_for_the_two_sides_of_one_socket() {
         assert_eq!(host.run(last).expect("a byte"), 9);
         drop(ours);
         assert_closed(&theirs);
+    });
+}
+
+#[test]
+fn what_a_descriptor_wakes_runs_in_the_same_turn() {
+    each(|host| {
+        let (theirs, ours) = sockets();
+        let reads = host.spawn(move || byte(Parked::new(ours)?));
+        host.settle();
+        (&theirs).write_all(&[1]).expect("room");
+        host.turn(None);
+        assert!(reads.is_finished());
     });
 }
 

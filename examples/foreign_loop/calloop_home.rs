@@ -1,14 +1,14 @@
 //! A home on a calloop loop.
 //!
 //! calloop has timers, and a source of its own for each registration: so each watch is a source, and the home is one
-//! more, which other threads ping.
+//! more, which is pinged. What a watch wakes runs in its callback, without a ping.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -29,12 +29,15 @@ pub struct CalloopHome<D: 'static> {
 struct Shared<D: 'static> {
     /// `None` when the home has ended.
     own: HomeCell<Option<Own<D>>>,
+    /// Whether [`run`](Self::run) is at work on the loop's thread, which looks at the queue at its end.
+    is_running: HomeCell<bool>,
     woken: RunQueue,
     ping: Ping,
 }
 
 /// What is the loop's thread's.
 struct Own<D: 'static> {
+    home: Weak<Shared<D>>,
     handle: LoopHandle<'static, D>,
     /// Those of the watches that haven't fired.
     sources: Sources,
@@ -50,15 +53,13 @@ impl<D: 'static> CalloopHome<D> {
     /// A home on the calling thread's loop.
     pub fn new(handle: LoopHandle<'static, D>) -> calloop::Result<Self> {
         let (ping, pinged) = make_ping()?;
-        let own = Own { handle: handle.clone(), sources: Sources::default(), next: FIRED + 1 };
-        let shared = Arc::new(Shared { own: HomeCell::new(Some(own)), woken: RunQueue::new(), ping });
+        let shared = Arc::new_cyclic(|home: &Weak<_>| {
+            let own = Own { home: home.clone(), handle: handle.clone(), sources: Sources::default(), next: FIRED + 1 };
+            let (own, is_running) = (HomeCell::new(Some(own)), HomeCell::new(false));
+            Shared { own, is_running, woken: RunQueue::new(), ping }
+        });
         let home = Arc::downgrade(&shared);
-        let run = move |(), _: &mut (), _: &mut D| {
-            if let Some(home) = home.upgrade() {
-                let _home = enter_home(home.clone());
-                home.woken.run();
-            }
-        };
+        let run = move |(), _: &mut (), _: &mut D| Shared::run(&home, || ());
         let source = handle.insert_source(pinged, run).map_err(|refused| refused.error)?;
         Ok(Self { shared, handle, source })
     }
@@ -83,6 +84,17 @@ impl<D: 'static> Drop for CalloopHome<D> {
 }
 
 impl<D: 'static> Shared<D> {
+    /// Runs the coroutines that are ready, after `wake` has made some so.
+    fn run(home: &Weak<Self>, wake: impl FnOnce()) {
+        let Some(home) = home.upgrade() else { return };
+        let _home = enter_home(home.clone());
+        home.is_running.with(|is_running| *is_running = true);
+        let running = Running(&home);
+        wake();
+        home.woken.run();
+        drop(running);
+    }
+
     /// Adds a source to the loop that wakes somebody, once.
     fn watch<S: EventSource + 'static>(
         &self,
@@ -94,10 +106,10 @@ impl<D: 'static> Shared<D> {
             let Some(own) = own else { return Err(io::Error::from(io::ErrorKind::NotConnected).into()) };
             let number = own.next;
             own.next += 1;
-            let sources = own.sources.clone();
+            let (home, sources) = (own.home.clone(), own.sources.clone());
             let fire = move |_: S::Event, _: &mut S::Metadata, _: &mut D| {
                 sources.borrow_mut().remove(&number);
-                waker.wake_by_ref();
+                Self::run(&home, || waker.wake_by_ref());
                 done()
             };
             let token = own.handle.insert_source(source, fire).map_err(|refused| refused.error)?;
@@ -107,10 +119,23 @@ impl<D: 'static> Shared<D> {
     }
 }
 
+/// What is done when coroutines have run, or one of them has panicked.
+struct Running<'a, D: 'static>(&'a Shared<D>);
+
+impl<D: 'static> Drop for Running<'_, D> {
+    fn drop(&mut self) {
+        self.0.is_running.with(|is_running| *is_running = false);
+        if !self.0.woken.is_empty() {
+            self.0.ping.ping();
+        }
+    }
+}
+
 impl<D: 'static> Home for Shared<D> {
     fn schedule(&self, woken: Woken) {
-        // On the loop's own thread, too: it may be about to sleep.
-        if self.woken.push(woken) {
+        // On the loop's own thread, too: it may be about to sleep. But not if it runs coroutines.
+        let is_running = || self.is_current() && self.is_running.with(|is_running| *is_running);
+        if self.woken.push(woken) && !is_running() {
             self.ping.ping();
         }
     }

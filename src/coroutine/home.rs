@@ -81,7 +81,8 @@ pub struct Watch(pub u64);
 ///   queue isn't empty, otherwise until the first deadline. It hands over the events that are the home's, and has it run
 ///   its coroutines once a turn.
 /// - A loop that calls back what is registered with it, as calloop does, gets one source that `schedule` triggers, on the
-///   loop's own thread too (the loop may be about to sleep), and one for each watch.
+///   loop's own thread too (the loop may be about to sleep), and one for each watch. Where the callbacks of these run the
+///   queue, what they wake needs no trigger, which is a system call.
 /// - The loop's own callbacks aren't coroutines: if they wait, all wait. They tell coroutines something by what returns at
 ///   once ([`try_send`](crate::sync::Sender::try_send), [`Event::set`](crate::sync::Event::set), a waker), or spawn one;
 ///   and see by [`is_finished`](crate::JoinHandle::is_finished) whether one has ended, as a join there is refused.
