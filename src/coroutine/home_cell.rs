@@ -30,9 +30,8 @@ use super::thread::thread_id;
 /// });
 /// ```
 ///
-/// # Dropping
-///
-/// on its thread drops the value; on another one the value is leaked. A home that ends takes out what mustn't be.
+/// Dropped on its thread, it drops its value; on another one, the value is leaked. So a home that ends takes out what
+/// mustn't be, as an `Option`'s content.
 pub struct HomeCell<T> {
     thread: u32,
     /// Whether the value may be dropped on any thread.
