@@ -300,9 +300,10 @@ impl Local {
     ///
     /// As [`poll`](Self::poll).
     pub fn run_until(&self, mut done: impl FnMut() -> bool) {
+        refuse_coroutine("run_until");
         let _home = self.shared.enter();
         while !done() {
-            self.poll(true);
+            self.shared.run_once(true);
         }
     }
 

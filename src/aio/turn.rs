@@ -25,15 +25,19 @@ impl Shared {
     /// See [`Local::poll`](super::Local::poll).
     pub(super) fn run_once(self: &Arc<Self>, blocking: bool) -> bool {
         let _home = self.enter();
-        let fired = self.wait(blocking);
         // Coroutines are woken first, and run last: callbacks may panic.
-        let mut progress = self.tell_fired(fired);
-        if self.with_local(|local| local.has_callbacks(self)).unwrap_or_default() {
+        let mut progress = self.tell_fired(self.wait(blocking));
+        let mut next = self.with_local(|local| local.next(self)).unwrap_or(Next::Nothing);
+        if let Next::Callbacks = next {
             progress |= self.run_bottom_halves();
             progress |= self.run_due();
+            next = self.with_local(|local| local.next_coroutines(self)).unwrap_or(Next::Nothing);
         }
-        progress |= self.run_ready();
-        self.with_local(|local| local.monitor.flush());
+        if let Next::Coroutines(list) = next {
+            progress = true;
+            self.run_ready(list);
+            self.with_local(|local| local.monitor.flush());
+        }
         progress
     }
 
@@ -47,18 +51,21 @@ impl Shared {
                 Plan::Wait(timeout) => local.wait(self, timeout),
                 Plan::PollFirst(timeout) => return Err(timeout),
             };
-            Ok(waited.map(|_| mem::take(&mut local.fired)))
+            Ok(waited.map(|_| local.take_fired()))
         });
         let waited = waited.expect(ENDED).unwrap_or_else(|timeout| {
             self.poll_then_wait(timeout)?;
-            Ok(self.with_local(|local| mem::take(&mut local.fired)).expect(ENDED))
+            Ok(self.with_local(Loop::take_fired).expect(ENDED))
         });
         waited.unwrap_or_else(|error| panic!("{} failed: {error}", self.choice.kind()))
     }
 
     /// Wakes the coroutines, and queues the callbacks, that waited for what has happened. Returns whether there are any.
+    #[inline]
     fn tell_fired(&self, mut fired: Vec<Waiter>) -> bool {
-        let any = !fired.is_empty();
+        if fired.is_empty() {
+            return false;
+        }
         for waiter in fired.drain(..) {
             match waiter {
                 Waiter::Waker(waker) => waker.wake(),
@@ -78,14 +85,12 @@ impl Shared {
                 }
             }
         }
-        if any {
-            // The memory is kept for the next turn.
-            self.with_local(|local| {
-                fired.append(&mut local.fired);
-                local.fired = fired;
-            });
-        }
-        any
+        // The memory is kept for the next turn.
+        self.with_local(|local| {
+            fired.append(&mut local.fired);
+            local.fired = fired;
+        });
+        true
     }
 
     /// Runs the bottom halves that have been scheduled, and those that an outer turn has not run yet. Returns whether
@@ -120,21 +125,13 @@ impl Shared {
         progress
     }
 
-    /// Runs the coroutines that are ready. Returns whether there are any.
-    fn run_ready(&self) -> bool {
-        let mut pushed = self.pushed.take_all();
-        let ready = self.with_local(|local| {
-            local.ready.append(&mut pushed);
-            mem::take(&mut local.ready)
-        });
-        // What becomes ready from here on has its turn next time.
-        let mut progress = false;
-        let mut batch = Ready { shared: self, list: ready.unwrap_or_default() };
-        for woken in batch.list.by_ref() {
-            progress = true;
+    /// Runs the coroutines that are ready.
+    #[inline(always)]
+    fn run_ready(&self, list: WokenList) {
+        let mut ready = Ready { shared: self, list };
+        for woken in ready.list.by_ref() {
             woken.run();
         }
-        progress
     }
 }
 
@@ -146,6 +143,14 @@ enum Plan {
     Wait(Option<Duration>),
     /// The same, after adaptive polling.
     PollFirst(Option<Duration>),
+}
+
+/// What a turn has to run.
+enum Next {
+    /// Bottom halves, or callbacks that are due.
+    Callbacks,
+    Coroutines(WokenList),
+    Nothing,
 }
 
 /// Why a wait has ended.
@@ -197,6 +202,27 @@ impl Loop {
     pub(super) fn has_more_work(&mut self, shared: &Shared) -> bool {
         self.bottom_halves.refill(&shared.scheduled);
         self.has_work(shared) || self.bottom_halves.urgency() == Urgency::Now
+    }
+
+    fn take_fired(&mut self) -> Vec<Waiter> {
+        if self.fired.is_empty() { Vec::new() } else { mem::take(&mut self.fired) }
+    }
+
+    /// What is to be run after the wait.
+    fn next(&mut self, shared: &Shared) -> Next {
+        if self.has_callbacks(shared) { Next::Callbacks } else { self.next_coroutines(shared) }
+    }
+
+    /// What is to be run after the callbacks. Coroutines that become ready from here on have their turn next time.
+    fn next_coroutines(&mut self, shared: &Shared) -> Next {
+        if !shared.pushed.is_empty() {
+            self.ready.append(&mut shared.pushed.take_all());
+        }
+        if self.ready.is_empty() {
+            self.monitor.flush();
+            return Next::Nothing;
+        }
+        Next::Coroutines(mem::take(&mut self.ready))
     }
 
     /// Looks at the clock instead of waiting.

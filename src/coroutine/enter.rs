@@ -271,22 +271,19 @@ fn requeue(thread: &Thread, block: &'static Block) {
     newborn::hand_over(thread);
     // SAFETY: it is suspended, and this is its thread.
     unsafe { block.own_home() };
-    // SAFETY: the coroutine is this thread's, and isn't parked (rule 4).
-    let current = unsafe { (*block.home.get()).as_ref() }.and_then(|home| CurrentHome::if_is(thread, home));
-    match current {
-        // The usual case, in which no references need to be counted.
-        Some(current) => current.schedule(Woken::new(block)),
-        None => schedule_on_home(block),
-    }
+    schedule_on_home(thread, block);
 }
 
 /// Hands the block to its home, or drops the turn if there is none.
-pub(super) fn schedule_on_home(block: &'static Block) {
+pub(super) fn schedule_on_home(thread: &Thread, block: &'static Block) {
     let woken = Woken::new(block);
-    // SAFETY: we own the queue entry (rule 4). The home is cloned so that it lives through the call, whatever the
-    // coroutine does as soon as it is scheduled.
-    if let Some(home) = unsafe { (*block.home.get()).clone() } {
-        home.schedule(woken);
+    // SAFETY: we own the queue entry (rule 4), until the call.
+    let Some(home) = (unsafe { (*block.home.get()).as_ref() }) else { return };
+    match CurrentHome::if_is(thread, home) {
+        // The usual case, in which no references need to be counted.
+        Some(current) => current.schedule(woken),
+        // Cloned so that it lives through the call, whatever the coroutine does as soon as it is scheduled.
+        None => home.clone().schedule(woken),
     }
 }
 
@@ -304,7 +301,7 @@ pub(super) fn schedule(block: &'static Block) {
         block.add_extra(Extras::QUEUED_HERE);
         return;
     }
-    schedule_on_home(block);
+    schedule_on_home(thread, block);
 }
 
 /// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it
@@ -433,6 +430,7 @@ pub(super) fn end_now(thread: &'static Thread, block: &'static Block) {
 }
 
 /// [`Woken::run`].
+#[inline(always)]
 pub(super) fn run_woken(thread: &'static Thread, block: &'static Block) {
     let home_thread = block.thread.load(Ordering::Relaxed);
     if home_thread != ANY && home_thread != thread.id.get() {

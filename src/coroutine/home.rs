@@ -258,7 +258,8 @@ struct Unrun(WokenList);
 
 impl Drop for Unrun {
     fn drop(&mut self) {
-        self.0.by_ref().for_each(|woken| enter::schedule_on_home(ManuallyDrop::new(woken).block));
+        let thread = this_thread();
+        self.0.by_ref().for_each(|woken| enter::schedule_on_home(thread, ManuallyDrop::new(woken).block));
     }
 }
 
@@ -333,6 +334,7 @@ pub fn current_home() -> Option<Arc<dyn Home>> {
 }
 
 /// Whether there is a [current home](current_home), and the predicate holds of it.
+#[inline]
 pub(crate) fn is_current_home(predicate: impl FnOnce(&Arc<dyn Home>) -> bool) -> bool {
     this_thread().home.borrow().as_ref().is_some_and(predicate)
 }

@@ -158,7 +158,7 @@ fn hand_over_all(thread: &Thread) {
         // SAFETY: it was the list's, and is ours.
         unsafe { block.own_home() };
         block.state.mark_queued();
-        enter::schedule_on_home(block);
+        enter::schedule_on_home(thread, block);
     }
 }
 

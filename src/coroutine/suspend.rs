@@ -82,6 +82,7 @@ pub(crate) fn waker() -> Option<Waker> {
 
 /// Parks the calling coroutine, if there is one: returns after the next wake, or at once if there was one since the
 /// last park. May return without one. Returns whether the caller is a coroutine.
+#[inline(always)]
 pub(crate) fn park() -> bool {
     let thread = this_thread();
     let Some(block) = thread.current.get() else { return false };
@@ -128,17 +129,10 @@ fn find_home(thread: &Thread, block: &Block) -> bool {
 
 /// The home of the calling coroutine: its own, or else the one that it would get if it parked now.
 pub(crate) fn home() -> Option<Arc<dyn Home>> {
-    let thread = this_thread();
-    let block = thread.current.get()?;
-    if block.has(Extras::HOME.with(Extras::BORROWED_HOME)) {
-        // SAFETY: the calling coroutine's own block, whose home is set once.
-        unsafe { (*block.home.get()).clone() }
-    } else {
-        thread.home.borrow().clone()
-    }
+    with_home(|home| home.cloned())
 }
 
-/// Calls `f` with what [`home`] returns, which isn't counted for that.
+/// Calls `f` with what [`home`] returns, which isn't counted for that if the coroutine has a home of its own.
 #[inline]
 pub(crate) fn with_home<R>(f: impl FnOnce(Option<&Arc<dyn Home>>) -> R) -> R {
     let thread = this_thread();
@@ -147,7 +141,9 @@ pub(crate) fn with_home<R>(f: impl FnOnce(Option<&Arc<dyn Home>>) -> R) -> R {
         // SAFETY: the calling coroutine's own block, whose home is set once, and stays at least until the coroutine ends.
         f(unsafe { (*block.home.get()).as_ref() })
     } else {
-        f(thread.home.borrow().as_ref())
+        // A home may enter another one while it is used.
+        let home = thread.home.borrow().clone();
+        f(home.as_ref())
     }
 }
 

@@ -49,6 +49,7 @@ pub fn waker() -> Waker {
 ///
 /// - In a drop guard while the coroutine is unwinding.
 /// - With the payload [`Cancelled`](crate::coroutine::Cancelled), to unwind the coroutine, if it is to end.
+#[inline(always)]
 pub fn park() {
     if !coroutine::park() {
         thread::park();
