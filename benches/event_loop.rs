@@ -3,10 +3,7 @@
 //! These are figures to compare one version of the crate with another by; `cargo run --release -p peers -- --group
 //! loop` compares it with others.
 
-use std::fs::File;
 use std::hint;
-use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -14,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aioco::aio::IoThread;
-use aioco::{AioContext, fd, park};
+use aioco::fd::EventFd;
+use aioco::{AioContext, park};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 criterion_group!(benches, spawn_join, fd_park, remote_wake, timer);
@@ -31,21 +29,21 @@ fn spawn_join(criterion: &mut Criterion) {
 /// Waits for a descriptor that another coroutine makes readable, twice.
 fn fd_park(criterion: &mut Criterion) {
     let context = AioContext::new().unwrap();
-    let [ours, theirs] = [eventfd(), eventfd()].map(Arc::new);
+    let [ours, theirs] = [(); 2].map(|()| Arc::new(EventFd::new().unwrap()));
     let answering = context.spawn({
         let (own, other) = (theirs.clone(), ours.clone());
         move || {
             loop {
-                wait(&own);
-                signal(&other);
+                own.wait().unwrap();
+                other.signal();
             }
         }
     });
     criterion.bench_function("fd-park x 2", |bencher| {
         context.block_on(|| {
             bencher.iter(|| {
-                signal(&theirs);
-                wait(&ours);
+                theirs.signal();
+                ours.wait().unwrap();
             });
         });
     });
@@ -96,22 +94,4 @@ fn timer(criterion: &mut Criterion) {
     criterion.bench_function("timer", |bencher| {
         context.block_on(|| bencher.iter(|| park::park_until(Instant::now())));
     });
-}
-
-fn eventfd() -> File {
-    // SAFETY: the call has no memory arguments.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    assert!(fd >= 0, "no eventfd: {}", io::Error::last_os_error());
-    // SAFETY: the descriptor is new, so nobody else owns it.
-    File::from(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn signal(mut eventfd: &File) {
-    eventfd.write_all(&1u64.to_ne_bytes()).unwrap();
-}
-
-/// Waits until the eventfd is readable, and makes it unreadable.
-fn wait(mut eventfd: &File) {
-    fd::wait_readable(eventfd).unwrap();
-    eventfd.read_exact(&mut [0; 8]).unwrap();
 }

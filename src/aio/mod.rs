@@ -30,7 +30,8 @@
 //! A context learns from a monitor which descriptors are ready. All monitors behave the same and differ in cost:
 //!
 //! - [`IoUring`](MonitorKind::IoUring): what a turn has for the kernel goes with the turn's one system call, and a turn
-//!   that has nothing for it and finds nothing takes none. Timeouts are kept to some 15 µs; the others have the
+//!   that has nothing for it and finds nothing takes none. What a [`Parked`](crate::fd::Parked) or an
+//!   [`EventFd`](crate::fd::EventFd) is made of is watched once and for all. Timeouts are kept to some 15 µs; the others have the
 //!   kernel's timer slack on top, 50 µs by default.
 //! - [`Epoll`](MonitorKind::Epoll): a system call for each wait of a coroutine, and one or two for a turn.
 //! - [`Poll`](MonitorKind::Poll): none for the wait of a coroutine; but a turn takes longer with each descriptor that

@@ -26,8 +26,8 @@ use super::timers::Timers;
 use super::waiter::Waiter;
 use super::{handler, timer};
 use crate::coroutine::{
-    Home, HomeCell, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, enter_home, in_coroutine, is_current_home,
-    unwind_all,
+    Home, HomeCell, HomeGuard, Interest, KeptWatch, RunQueue, Since, Watch, Woken, WokenList, enter_home, in_coroutine,
+    is_current_home, unwind_all,
 };
 use crate::primitive::Mutex;
 use crate::primitive::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -341,27 +341,80 @@ impl Home for Shared {
         let watch =
             self.with_local(|local| local.monitor.watch(fd, interest.into(), Waiter::Waker(waker), &mut local.fired));
         match watch {
-            Some(watch) => watch.map(|number| Watch(number << 1)).map_err(|refused| refused.error),
+            Some(watch) => watch.map(|number| Kind::Descriptor.watch(number)).map_err(|refused| refused.error),
             None => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
         }
     }
 
     fn watch_deadline(&self, deadline: Instant, waker: Waker) -> Watch {
         let number = self.with_local(|local| local.timers.set(deadline, Waiter::Waker(waker)));
-        Watch(number.unwrap_or_default() << 1 | 1)
+        Kind::Deadline.watch(number.unwrap_or_default())
     }
 
-    fn unwatch(&self, Watch(key): Watch) -> bool {
-        let withdrawn = self.with_local(|local| match key & 1 {
-            0 => local.monitor.unwatch(key >> 1),
-            _ => local.timers.withdraw(key >> 1),
+    fn unwatch(&self, watch: Watch) -> bool {
+        let (kind, number) = Kind::of(watch);
+        let withdrawn = self.with_local(|local| match kind {
+            Kind::Descriptor => local.monitor.unwatch(number),
+            Kind::Kept => local.monitor.unwatch_kept(number),
+            Kind::Deadline => local.timers.withdraw(number),
         });
         withdrawn.flatten().is_none()
+    }
+
+    fn keep_watching(&self, fd: BorrowedFd<'_>, interest: Interest) -> Option<KeptWatch> {
+        let fd = fd.as_raw_fd();
+        self.with_local(|local| local.monitor.keep_watching(fd, interest.into())).flatten().map(KeptWatch)
+    }
+
+    fn watch_kept(&self, KeptWatch(kept): KeptWatch, since: Since, waker: Waker) -> Option<Watch> {
+        let waiter = Waiter::Waker(waker);
+        let watch = self.with_local(|local| local.monitor.watch_kept(kept, since, waiter, &mut local.fired));
+        Some(Kind::Kept.watch(watch?.ok()?))
+    }
+
+    fn let_go(self: Arc<Self>, KeptWatch(kept): KeptWatch) {
+        let let_go = move |local: &mut Loop| local.monitor.let_go(kept, &mut local.fired);
+        if self.process != process::id() {
+            // The ring is another process's.
+        } else if self.is_current() {
+            self.with_local(let_go);
+        } else {
+            let context = Arc::downgrade(&self);
+            let node = bh::Node::once_sent(&self, move || {
+                if let Some(context) = context.upgrade() {
+                    context.with_local(let_go);
+                }
+            });
+            self.push_bottom_half(node);
+        }
     }
 
     fn turn(self: Arc<Self>) {
         refuse_coroutine("turn");
         self.run_once(true);
+    }
+}
+
+/// What a [`Watch`] of a context is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Descriptor,
+    /// A descriptor that is kept watched.
+    Kept,
+    Deadline,
+}
+
+impl Kind {
+    const BITS: u32 = 2;
+
+    fn watch(self, number: u64) -> Watch {
+        Watch(number << Self::BITS | self as u64)
+    }
+
+    fn of(Watch(key): Watch) -> (Self, u64) {
+        let kinds = [Self::Descriptor, Self::Kept, Self::Deadline];
+        let kind = kinds.into_iter().find(|&kind| key & ((1 << Self::BITS) - 1) == kind as u64);
+        (kind.expect("a watch of this context"), key >> Self::BITS)
     }
 }
 

@@ -11,8 +11,11 @@ const MASK: u64 = (1 << HALF) - 1;
 /// Bits of a number.
 pub(super) const BITS: u32 = 2 * HALF;
 
+/// The bits of a number.
+pub(super) const MAX: u64 = (1 << BITS) - 1;
+
 /// A number that no slot ever has.
-pub(super) const SPENT: u64 = (1 << BITS) - 1;
+pub(super) const SPENT: u64 = MAX;
 
 /// Things by numbers.
 #[derive(Debug)]

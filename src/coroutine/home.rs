@@ -50,6 +50,19 @@ impl Interest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Watch(pub u64);
 
+/// Names a descriptor that a home [keeps watching](Home::keep_watching).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeptWatch(pub u64);
+
+/// Which events of a descriptor that is [kept watched](Home::watch_kept) are news to the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Since {
+    /// Those from now on: the caller has just seen that it isn't ready.
+    Now,
+    /// Also those since somebody was last told: the caller has dealt with that one, and doesn't know of others.
+    LastTold,
+}
+
 /// An event loop on which coroutines live.
 ///
 /// A home belongs to one thread. `schedule` and `is_current` are called from any thread; the other methods only from
@@ -109,6 +122,26 @@ pub trait Home: Any + Send + Sync {
     ///
     /// What the kernel said about the descriptor.
     fn watch_fd(&self, fd: BorrowedFd<'_>, interest: Interest, waker: Waker) -> io::Result<Watch>;
+
+    /// Begins to watch a descriptor for good, for those who will wait for it again and again: until
+    /// [`let_go`](Self::let_go), for which the descriptor stays open and the same. `None`, as by default, if watches are
+    /// made one by one here.
+    fn keep_watching(&self, _fd: BorrowedFd<'_>, _interest: Interest) -> Option<KeptWatch> {
+        None
+    }
+
+    /// Wakes `waker`, once, when a descriptor that is kept watched has *become* ready, unless
+    /// [`unwatch`](Self::unwatch) is called before that. If it was ready already, and nothing happens to it, nothing is
+    /// told; what has happened before counts as `since` says. It may wake for nothing.
+    ///
+    /// `None` if it isn't watched any more; then the waker is dropped.
+    fn watch_kept(&self, _kept: KeptWatch, _since: Since, _waker: Waker) -> Option<Watch> {
+        None
+    }
+
+    /// Ends a watch that was kept. Called once for each, before the descriptor is closed, from any thread; on another than
+    /// its own, the home may have the file open for some time after that.
+    fn let_go(self: Arc<Self>, _kept: KeptWatch) {}
 
     /// Watches the clock until the deadline has passed or [`unwatch`](Self::unwatch) is called; then wakes `waker`,
     /// once.

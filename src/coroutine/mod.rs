@@ -70,7 +70,10 @@ mod unwind;
 mod wake;
 
 pub use handle::{Builder, Coroutine, CoroutineRef, Unstarted};
-pub use home::{Home, HomeGuard, Interest, RunQueue, Watch, Woken, WokenList, current_home, enter_home, unwind_all};
+pub use home::{
+    Home, HomeGuard, Interest, KeptWatch, RunQueue, Since, Watch, Woken, WokenList, current_home, enter_home,
+    unwind_all,
+};
 pub use home_cell::HomeCell;
 pub use suspend::{current, in_coroutine, yield_now};
 pub use unwind::Cancelled;

@@ -2,21 +2,23 @@
 //!
 //! [`Parked`] makes a socket, a pipe or whatever else has a descriptor one whose reads and writes park the coroutine, with
 //! the traits of std: so what is written for std runs on coroutines unchanged. [`wait_readable`] and its like are what it
-//! is made of.
+//! is made of. [`EventFd`] is the descriptor by which devices and their drivers tell each other that there is work.
 
+mod eventfd;
+mod keep;
 mod net;
 mod parked;
+mod wait;
 
+pub use eventfd::EventFd;
 pub use parked::Parked;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
-use crate::coroutine::{self, Home, Interest, Watch};
-use crate::park;
-use crate::sys;
+use self::wait::wait;
+use crate::coroutine::Interest;
 
 /// Waits until `fd` can be read from: there is input, end of file, an error or a hang-up.
 ///
@@ -49,9 +51,9 @@ use crate::sys;
 ///
 /// # Panics
 ///
-/// As [`park`](park::park()).
+/// As [`park`](crate::park::park()).
 pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
-    wait(fd.as_fd(), Interest::Readable)
+    wait(fd.as_fd(), Interest::Readable, None).map(drop)
 }
 
 /// Waits until `fd` can be written to: there is room, an error or a hang-up, or a connection has been established or
@@ -67,9 +69,9 @@ pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
 ///
 /// # Panics
 ///
-/// As [`park`](park::park()).
+/// As [`park`](crate::park::park()).
 pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
-    wait(fd.as_fd(), Interest::Writable)
+    wait(fd.as_fd(), Interest::Writable, None).map(drop)
 }
 
 /// As [`wait_readable`], but waits until `deadline` at the latest. Returns whether it can be read from.
@@ -80,9 +82,9 @@ pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
 ///
 /// # Panics
 ///
-/// As [`park`](park::park()).
+/// As [`park`](crate::park::park()).
 pub fn wait_readable_until(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
-    wait_until(fd.as_fd(), Interest::Readable, deadline)
+    wait(fd.as_fd(), Interest::Readable, Some(deadline))
 }
 
 /// As [`wait_writable`], but waits until `deadline` at the latest. Returns whether it can be written to.
@@ -93,58 +95,7 @@ pub fn wait_readable_until(fd: impl AsFd, deadline: Instant) -> io::Result<bool>
 ///
 /// # Panics
 ///
-/// As [`park`](park::park()).
+/// As [`park`](crate::park::park()).
 pub fn wait_writable_until(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
-    wait_until(fd.as_fd(), Interest::Writable, deadline)
-}
-
-fn wait(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
-    let Some(home) = coroutine::home() else { return sys::poll::wait(fd, interest.poll_events(), None).map(drop) };
-    loop {
-        let watch = home.watch_fd(fd, interest, park::waker())?;
-        let watching = Watching { home: &home, watch: Some(watch) };
-        park::park();
-        if watching.end() {
-            return Ok(());
-        }
-    }
-}
-
-fn wait_until(fd: BorrowedFd<'_>, interest: Interest, deadline: Instant) -> io::Result<bool> {
-    let left = || deadline.saturating_duration_since(Instant::now());
-    let Some(home) = coroutine::home() else {
-        return sys::poll::wait(fd, interest.poll_events(), Some(left())).map(|events| events != 0);
-    };
-    loop {
-        let watch = home.watch_fd(fd, interest, park::waker())?;
-        let watching = Watching { home: &home, watch: Some(watch) };
-        park::park_until(deadline);
-        if watching.end() {
-            return Ok(true);
-        }
-        if left().is_zero() {
-            return Ok(false);
-        }
-    }
-}
-
-/// A watch that ends when the coroutine is unwound.
-struct Watching<'a> {
-    home: &'a Arc<dyn Home>,
-    watch: Option<Watch>,
-}
-
-impl Watching<'_> {
-    /// Ends the watch; returns whether it had fired.
-    fn end(mut self) -> bool {
-        self.watch.take().is_some_and(|watch| self.home.unwatch(watch))
-    }
-}
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        if let Some(watch) = self.watch.take() {
-            self.home.unwatch(watch);
-        }
-    }
+    wait(fd.as_fd(), Interest::Writable, Some(deadline))
 }

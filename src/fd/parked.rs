@@ -5,7 +5,9 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::coroutine::Interest;
+use super::keep::Keeping;
+use super::wait;
+use crate::coroutine::{Interest, Since};
 use crate::primitive::atomic::{AtomicU64, Ordering};
 use crate::sys;
 
@@ -45,11 +47,22 @@ use crate::sys;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// # What it may be made of
+///
+/// The `T` keeps its descriptor, and its operations return [`WouldBlock`](io::ErrorKind::WouldBlock) only because that
+/// isn't ready: where a coroutine waits for it more than once, its loop watches the descriptor from then on, and sees when
+/// it *becomes* ready. So a codec goes around a `Parked`, not into it.
+///
 /// # Dropping
 ///
 /// drops the `T`, which closes the descriptor if it owns it. A coroutine that waits for it has borrowed it, so nobody
 /// closes it under it.
+///
+/// The file is closed at once if this is the thread of the context where it was waited for, or none was. On another thread,
+/// its context may have it open until its next turn; shut a socket down if its peer mustn't wait for that.
 pub struct Parked<T> {
+    /// Dropped before the descriptor.
+    keeping: Keeping,
     inner: T,
     /// Whether it was blocking.
     was_blocking: bool,
@@ -67,7 +80,12 @@ impl<T: AsFd> Parked<T> {
     /// What the kernel says about the descriptor.
     pub fn new(inner: T) -> io::Result<Self> {
         let was_blocking = sys::file::set_non_blocking(inner.as_fd(), true)?;
-        Ok(Self { inner, was_blocking, timeouts: [AtomicU64::new(FOREVER), AtomicU64::new(FOREVER)] })
+        Ok(Self {
+            keeping: Keeping::default(),
+            inner,
+            was_blocking,
+            timeouts: [AtomicU64::new(FOREVER), AtomicU64::new(FOREVER)],
+        })
     }
 
     /// Waits until it can be read from; see [`wait_readable`](super::wait_readable).
@@ -80,7 +98,7 @@ impl<T: AsFd> Parked<T> {
     ///
     /// As [`park`](crate::park::park()).
     pub fn readable(&self) -> io::Result<()> {
-        self.wait(Interest::Readable)
+        self.until_ready(Interest::Readable)
     }
 
     /// Waits until it can be written to; see [`wait_writable`](super::wait_writable).
@@ -93,7 +111,7 @@ impl<T: AsFd> Parked<T> {
     ///
     /// As [`park`](crate::park::park()).
     pub fn writable(&self) -> io::Result<()> {
-        self.wait(Interest::Writable)
+        self.until_ready(Interest::Writable)
     }
 
     /// Calls `operation` until it doesn't return [`WouldBlock`](io::ErrorKind::WouldBlock) any more, and waits until the
@@ -150,8 +168,9 @@ impl<T: AsFd> Parked<T> {
         &self.inner
     }
 
-    /// What it is made of.
+    /// What it is made of. It may get another descriptor here.
     pub fn get_mut(&mut self) -> &mut T {
+        self.keeping = Keeping::default();
         &mut self.inner
     }
 
@@ -172,28 +191,59 @@ impl<T: AsFd> Parked<T> {
         self.was_blocking = true;
     }
 
-    fn wait(&self, interest: Interest) -> io::Result<()> {
-        let fd = self.inner.as_fd();
-        let deadline = match self.timeouts[interest as usize].load(Ordering::Relaxed) {
+    fn deadline(&self, interest: Interest) -> Option<Instant> {
+        match self.timeouts[interest as usize].load(Ordering::Relaxed) {
             FOREVER => None,
             nanos => Instant::now().checked_add(Duration::from_nanos(nanos)),
-        };
-        match deadline {
-            None => super::wait(fd, interest),
-            Some(deadline) => match super::wait_until(fd, interest, deadline)? {
-                true => Ok(()),
-                false => Err(io::ErrorKind::TimedOut.into()),
-            },
+        }
+    }
+
+    /// Waits for a descriptor that may be ready already.
+    fn until_ready(&self, interest: Interest) -> io::Result<()> {
+        match wait::wait(self.inner.as_fd(), interest, self.deadline(interest))? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
     fn with<R>(&self, interest: Interest, mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        let mut deadline = None;
         loop {
-            match operation() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(interest)?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
+            if let Some(result) = self.settle(operation(), interest, &mut deadline) {
+                return result;
             }
+        }
+    }
+
+    fn with_mut<R>(&mut self, interest: Interest, mut operation: impl FnMut(&mut T) -> io::Result<R>) -> io::Result<R> {
+        let mut deadline = None;
+        loop {
+            let result = operation(&mut self.inner);
+            if let Some(result) = self.settle(result, interest, &mut deadline) {
+                return result;
+            }
+        }
+    }
+
+    /// The result of an operation, unless it is to be repeated: it was interrupted, or the descriptor wasn't ready, and this
+    /// has waited for it. The deadline for all waits of an operation begins with the first.
+    fn settle<R>(
+        &self,
+        result: io::Result<R>,
+        interest: Interest,
+        deadline: &mut Option<Option<Instant>>,
+    ) -> Option<io::Result<R>> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let deadline = *deadline.get_or_insert_with(|| self.deadline(interest));
+                match self.keeping.wait(self.inner.as_fd(), interest, Since::Now, deadline) {
+                    Ok(true) => None,
+                    Ok(false) => Some(Err(io::ErrorKind::TimedOut.into())),
+                    Err(error) => Some(Err(error)),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            result => Some(result),
         }
     }
 }
@@ -219,18 +269,6 @@ impl<T: AsFd + Write> Write for Parked<T> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.with_mut(Interest::Writable, Write::flush)
-    }
-}
-
-impl<T: AsFd> Parked<T> {
-    fn with_mut<R>(&mut self, interest: Interest, mut operation: impl FnMut(&mut T) -> io::Result<R>) -> io::Result<R> {
-        loop {
-            match operation(&mut self.inner) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(interest)?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
     }
 }
 

@@ -33,13 +33,23 @@ const SUBMISSIONS: u32 = 128;
 /// the table by this in which it finds the polls that are to end.
 const COMPLETIONS: u32 = 8192;
 
+/// What the kernel says of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completion {
+    pub(crate) token: u64,
+    /// A negative one is an error's number.
+    pub(crate) result: i32,
+    /// Whether there will be another one for the same entry.
+    pub(crate) goes_on: bool,
+}
+
 /// A ring.
 pub(crate) struct Ring {
     ring: IoUring,
     /// Entries that found the submission queue full, in order.
     backlog: VecDeque<Entry>,
     /// Completions that were taken out before anybody asked for them, in order.
-    early: VecDeque<(u64, i32)>,
+    early: VecDeque<Completion>,
     /// How often the queue was submitted because it was full.
     submits: u64,
     flags: EnterFlags,
@@ -98,9 +108,24 @@ impl Ring {
         self.push(entry.user_data(token));
     }
 
+    /// Queues a poll that completes each time when the descriptor has come to show one of `events`, an error or a hang-up,
+    /// and at once if it does so now; until the kernel, or somebody, ends it.
+    pub(crate) fn keep_polling(&mut self, fd: RawFd, events: i16, token: u64) {
+        let entry = opcode::PollAdd::new(Fd(fd), u32::from(events as u16)).multi(true).build();
+        self.push(entry.user_data(token));
+    }
+
     /// Queues the end of a poll. If it was in time, the poll completes without an event, and this need not complete.
     pub(crate) fn end_poll(&mut self, poll: u64, token: u64) {
         self.push(opcode::PollRemove::new(poll).build().flags(self.quietly).user_data(token));
+    }
+
+    /// Queues the end of a poll that goes on. Then that completes once more, and this need not complete.
+    ///
+    /// The kernel refuses to remove a poll that it is about to tell of an event: one that goes on would then go on. A
+    /// cancellation it remembers.
+    pub(crate) fn end_keep_polling(&mut self, poll: u64, token: u64) {
+        self.push(opcode::AsyncCancel::new(poll).build().flags(self.quietly).user_data(token));
     }
 
     /// Queues the end of anything that was queued with the token `target`. If it was in time, that fails with
@@ -178,7 +203,7 @@ impl Ring {
         let result = self.call(0, 0, Some(Duration::ZERO));
         let completions = self.ring.completion();
         if completions.len() * 2 > completions.capacity() {
-            self.early.extend(completions.map(token_and_result));
+            self.early.extend(completions.map(Completion::from));
         }
         result
     }
@@ -236,6 +261,11 @@ impl Ring {
         #[cfg(test)]
         fault::on_enter()?;
         let queued = self.ring.submission().len() as u32;
+        if want == 0 || timeout.is_none() && min_wait_micros == 0 {
+            let flags = self.flags.difference(EnterFlags::EXT_ARG).bits();
+            // SAFETY: there is no argument.
+            return unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, want, flags, None) }.map(drop);
+        }
         let timespec = timeout.map(Timespec::from);
         let mut args = SubmitArgs::new().min_wait_usec(min_wait_micros);
         if let Some(timespec) = &timespec {
@@ -263,17 +293,19 @@ impl Ring {
         submissions.cq_overflow() || submissions.taskrun()
     }
 
-    /// Takes out the completions that are there: token and result, where a negative one is an error's number.
-    pub(crate) fn completions(&mut self) -> impl Iterator<Item = (u64, i32)> {
-        self.early.drain(..).chain(self.ring.completion().map(token_and_result))
+    /// Takes out the completions that are there.
+    pub(crate) fn completions(&mut self) -> impl Iterator<Item = Completion> {
+        self.early.drain(..).chain(self.ring.completion().map(Completion::from))
     }
 }
 
-fn token_and_result(completion: cqueue::Entry) -> (u64, i32) {
-    let (token, result) = (completion.user_data(), completion.result());
-    #[cfg(test)]
-    let result = fault::result(token, result.into()) as i32;
-    (token, result)
+impl From<cqueue::Entry> for Completion {
+    fn from(entry: cqueue::Entry) -> Self {
+        let (token, result) = (entry.user_data(), entry.result());
+        #[cfg(test)]
+        let result = fault::result(token, result.into()) as i32;
+        Self { token, result, goes_on: cqueue::more(entry.flags()) }
+    }
 }
 
 impl fmt::Debug for Ring {
@@ -302,7 +334,7 @@ mod tests {
         while completed.len() < 100 {
             ring.enter(1, Some(Duration::from_secs(10))).expect("it is enabled");
             let before = completed.len();
-            completed.extend(ring.completions());
+            completed.extend(ring.completions().map(|completion| (completion.token, completion.result)));
             assert!(completed.len() > before, "{completed:?}");
         }
         let wanted: Vec<_> = (0..100).map(|token| (token, -libc::ENOENT)).collect();
@@ -322,7 +354,7 @@ mod tests {
         assert!(!ring.has_more(), "no completion found its queue full");
         assert!(!ring.is_quiet());
         ring.enter(1, None).expect("it doesn't wait: there are completions");
-        let completed: Vec<_> = ring.completions().map(|(token, _)| token).collect();
+        let completed: Vec<_> = ring.completions().map(|completion| completion.token).collect();
         assert_eq!(completed, Vec::from_iter(0..100));
         assert!(ring.is_quiet());
     }

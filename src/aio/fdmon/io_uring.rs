@@ -2,7 +2,8 @@
 //!
 //! Each watch is a one-shot poll on the context's ring. It goes to the kernel with the next wait, and so does its end,
 //! so that a turn takes one system call however many coroutines wait anew. A watch's slot, which is in its token, isn't
-//! used again before the poll's own completion has come.
+//! used again before the poll's own completion has come. Descriptors that are watched for good have a poll that goes on:
+//! [`kept`](super::kept).
 //!
 //! **The notifier** is read by the ring: a read of eight bytes is always under way, so that a signal ends the wait and
 //! is cleared by the same completion. A kernel that doesn't wait on behalf of a read from a non-blocking descriptor
@@ -33,11 +34,13 @@ use std::time::{Duration, Instant};
 use super::super::request::Request;
 use super::super::slab::{self, Slab};
 use super::super::waiter::Waiter;
+use super::kept::{KeptPolls, ToArm};
 use super::{Batch, Calls, Failed, Side};
+use crate::coroutine::Since;
 use crate::primitive::UnsafeCell;
 use crate::sys::eventfd::EventFd;
 use crate::sys::file::Call;
-use crate::sys::ring::Ring;
+use crate::sys::ring::{Completion, Ring};
 
 /// A watch; its number follows.
 const WATCH: u64 = 0;
@@ -49,6 +52,8 @@ const NOTIFIER: u64 = 2;
 const CANCEL: u64 = 3;
 /// A request; its address follows. (Addresses have 47 bits, 56 at most.)
 const REQUEST: u64 = 4;
+/// A descriptor that is watched for good; its number follows.
+const KEPT: u64 = 5;
 
 const fn token(kind: u64, number: u64) -> u64 {
     kind << slab::BITS | number
@@ -59,6 +64,7 @@ const fn token(kind: u64, number: u64) -> u64 {
 pub(super) struct IoUring {
     ring: Ring,
     watches: Slab<Waiter>,
+    kept: KeptPolls,
     notifier: Arc<EventFd>,
     notifier_state: Notifier,
     /// What the kernel reads the notifier into.
@@ -100,6 +106,7 @@ impl IoUring {
         let mut monitor = Self {
             ring: Ring::new()?,
             watches: Slab::new(),
+            kept: KeptPolls::new(),
             notifier,
             notifier_state: Notifier::Nothing,
             buffer: Rc::new(UnsafeCell::new(0)),
@@ -125,6 +132,44 @@ impl IoUring {
         self.ring.end_poll(token(WATCH, watch), token(UNWATCH, watch));
         self.has_withdrawn = true;
         Some(waiter)
+    }
+
+    /// Watches a side of a descriptor for good. Returns its number.
+    pub(super) fn keep_watching(&mut self, fd: RawFd, side: Side) -> u64 {
+        let poll = self.kept.insert(fd, side);
+        self.arm(&poll);
+        poll.number
+    }
+
+    pub(super) fn watch_kept(
+        &mut self,
+        number: u64,
+        since: Since,
+        waiter: Waiter,
+        fired: &mut Vec<Waiter>,
+    ) -> Result<u64, Waiter> {
+        let (watch, to_arm) = self.kept.watch(number, since, waiter, fired)?;
+        if let Some(poll) = to_arm {
+            self.arm(&poll);
+        }
+        Ok(watch)
+    }
+
+    fn arm(&mut self, poll: &ToArm) {
+        self.ring.keep_polling(poll.fd, poll.side.events(), token(KEPT, poll.number));
+    }
+
+    pub(super) fn unwatch_kept(&mut self, watch: u64) -> Option<Waiter> {
+        self.kept.unwatch(watch)
+    }
+
+    /// The kernel lets go of the file at once: its peer may wait for it to be closed.
+    pub(super) fn let_go(&mut self, number: u64, fired: &mut Vec<Waiter>, calls: &mut Calls) {
+        if self.kept.remove(number, fired) {
+            self.ring.end_keep_polling(token(KEPT, number), token(UNWATCH, number));
+            self.has_withdrawn = true;
+            self.flush(calls);
+        }
     }
 
     /// The watches, of those that were asked for since the last wait, whose descriptors can't be watched.
@@ -192,7 +237,7 @@ impl IoUring {
 
     /// Whether nothing is under way but for the notifier.
     pub(super) fn watches_nothing(&mut self) -> bool {
-        self.watches.len() == 0 && self.pending == 0 && self.ring.is_quiet()
+        self.watches.len() == 0 && self.kept.is_idle() && self.pending == 0 && self.ring.is_quiet()
     }
 
     /// Whether a wait would end at once. It takes no system call to see that.
@@ -266,7 +311,7 @@ impl IoUring {
     fn collect(&mut self, fired: &mut Vec<Waiter>, calls: &mut Calls) -> Seen {
         let mut seen = Seen::Nothing;
         let mut signal = None;
-        for (token, result) in self.ring.completions() {
+        for Completion { token, result, goes_on } in self.ring.completions() {
             let what = match token >> slab::BITS {
                 WATCH => match self.watches.remove(token) {
                     // What is always ready is never in trouble.
@@ -283,7 +328,7 @@ impl IoUring {
                 },
                 REQUEST => {
                     self.pending -= 1;
-                    let address = (token & !(u64::MAX << slab::BITS)) as usize;
+                    let address = (token & slab::MAX) as usize;
                     let request = NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("an address");
                     // SAFETY: the request is pending, and the kernel is done with it.
                     match unsafe { Request::complete(request, result.into()) } {
@@ -294,6 +339,10 @@ impl IoUring {
                         None => Seen::Ends,
                     }
                 }
+                KEPT => match self.kept.on_event(token & slab::MAX, result, goes_on, fired) {
+                    true => Seen::Ready,
+                    false => Seen::Ends,
+                },
                 NOTIFIER => {
                     signal = Some(result);
                     Seen::Ends
@@ -342,7 +391,7 @@ impl Drop for IoUring {
             if self.ring.enter(1, Some(Duration::from_millis(1))).is_err() {
                 break;
             }
-            if self.ring.completions().any(|(completed, _)| completed == token(NOTIFIER, 0)) {
+            if self.ring.completions().any(|completion| completion.token == token(NOTIFIER, 0)) {
                 return;
             }
         }

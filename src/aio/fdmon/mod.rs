@@ -13,6 +13,10 @@
 //! new descriptor: what happens to the old file, which a duplicate may keep alive, isn't told to those who watch the
 //! new one.
 //!
+//! [`keep_watching`](Monitor::keep_watching) is for a descriptor that will be waited for again and again, by those who know
+//! that it isn't ready: it tells of *becoming* ready. Only io_uring does that. (With epoll it would be an entry that is
+//! edge-triggered; one-shot watches cost it a system call each.)
+//!
 //! [`wait`](Monitor::wait) keeps timeouts to the nanosecond, as far as the kernel does, and never returns early but for
 //! an event or a signal. The notifier is cleared by the monitor that saw it.
 //!
@@ -33,6 +37,7 @@
 mod descriptors;
 mod epoll;
 mod io_uring;
+mod kept;
 mod poll;
 
 use std::io;
@@ -46,7 +51,7 @@ use self::io_uring::IoUring;
 use self::poll::Poll;
 use super::request::Request;
 use super::waiter::Waiter;
-use crate::coroutine::Interest;
+use crate::coroutine::{Interest, Since};
 use crate::sys::eventfd::EventFd;
 use crate::sys::file::Call;
 
@@ -192,6 +197,45 @@ impl Monitor {
             Backend::Poll(poll) => poll.unwatch(watch),
             Backend::Epoll(epoll) => epoll.unwatch(watch, &mut self.calls),
             Backend::IoUring(ring) => ring.unwatch(watch),
+        }
+    }
+
+    /// Watches a side of a descriptor for good, until [`let_go`](Self::let_go). Returns its number; `None` if this monitor
+    /// doesn't do that.
+    pub(in crate::aio) fn keep_watching(&mut self, fd: RawFd, side: Side) -> Option<u64> {
+        match &mut self.backend {
+            Backend::IoUring(ring) if fd >= 0 => Some(ring.keep_watching(fd, side)),
+            _ => None,
+        }
+    }
+
+    /// Has somebody wait for a descriptor that is kept watched to become ready. Returns the watch's number, or who was to
+    /// wait, if it isn't watched any more.
+    pub(in crate::aio) fn watch_kept(
+        &mut self,
+        number: u64,
+        since: Since,
+        waiter: Waiter,
+        fired: &mut Vec<Waiter>,
+    ) -> Result<u64, Waiter> {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.watch_kept(number, since, waiter, fired),
+            _ => Err(waiter),
+        }
+    }
+
+    /// Ends a watch of a descriptor that is kept watched. Returns who waited, unless it has fired.
+    pub(in crate::aio) fn unwatch_kept(&mut self, watch: u64) -> Option<Waiter> {
+        match &mut self.backend {
+            Backend::IoUring(ring) => ring.unwatch_kept(watch),
+            _ => None,
+        }
+    }
+
+    /// Ends what [`keep_watching`](Self::keep_watching) began.
+    pub(in crate::aio) fn let_go(&mut self, number: u64, fired: &mut Vec<Waiter>) {
+        if let Backend::IoUring(ring) = &mut self.backend {
+            ring.let_go(number, fired, &mut self.calls);
         }
     }
 

@@ -99,12 +99,15 @@ pub fn spawn_remote(times: u64) -> Duration {
 
 /// Two coroutines of one thread, each waiting for the other to make its descriptor readable.
 pub fn fd_park(times: u64) -> Duration {
-    fn wait(fd: &EventFd) {
-        fd::wait_readable(fd).expect("an eventfd can be waited for");
-        fd.take();
+    fn new() -> Arc<fd::EventFd> {
+        Arc::new(fd::EventFd::new().expect("an eventfd can be had"))
     }
 
-    let [ours, theirs] = [EventFd::new(), EventFd::new()].map(Arc::new);
+    fn wait(fd: &fd::EventFd) {
+        assert_eq!(fd.wait().expect("an eventfd can be waited for"), 1);
+    }
+
+    let [ours, theirs] = [new(), new()];
     let context = context();
     context.block_on(|| {
         timed(|| {
