@@ -1,14 +1,13 @@
 //! A context as its own thread sees it.
-#![allow(unsafe_code)] // # Safety: coroutines on our own thread that may borrow (`block_on`) or aren't `Send`; requests, whose contract is passed on.
+#![allow(unsafe_code)] // # Safety: coroutines on our own thread that aren't `Send`; requests, whose contract is passed on.
 
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
-use std::panic::{self, AssertUnwindSafe, Location};
+use std::panic::Location;
 use std::sync::Arc;
-use std::thread;
 
 use super::bh::{self, BottomHalf};
 use super::builder::MonitorChoice;
@@ -267,11 +266,8 @@ impl Local {
     #[track_caller]
     pub fn block_on<T>(&self, f: impl FnOnce() -> T) -> T {
         refuse_coroutine("block_on");
-        let location = Location::caller();
-        // SAFETY: `Running` doesn't let us leave before the coroutine has ended.
-        let spawned = unsafe { task::spawn_scoped(self.home(), location, f) };
-        let running = Running { context: self, handle: Some(spawned.expect("no stack for a coroutine")) };
-        running.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+        let _home = self.shared.enter();
+        task::scoped::run(self.home(), Location::caller(), || _ = self.poll(true), f)
     }
 
     /// One turn: waits for events if `blocking` is set and there is nothing to run, then runs what there is.
@@ -420,33 +416,5 @@ impl Local {
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Local").finish_non_exhaustive()
-    }
-}
-
-/// The coroutine of a `block_on`, which ends before this is gone.
-struct Running<'a, T> {
-    context: &'a Local,
-    handle: Option<JoinHandle<T>>,
-}
-
-impl<T> Running<'_, T> {
-    fn join(mut self) -> thread::Result<T> {
-        let is_finished = || self.handle.as_ref().is_none_or(JoinHandle::is_finished);
-        self.context.run_until(is_finished);
-        let handle = self.handle.take().expect("taken only here");
-        handle.join()
-    }
-}
-
-impl<T> Drop for Running<'_, T> {
-    fn drop(&mut self) {
-        // Only when a turn panicked: the coroutine borrows from our caller, so it has to end now.
-        if let Some(handle) = self.handle.take() {
-            handle.cancel();
-            while !handle.is_finished() {
-                // A second panic has been reported by the hook; the first one is on its way up.
-                let _ = panic::catch_unwind(AssertUnwindSafe(|| self.context.poll(true)));
-            }
-        }
     }
 }

@@ -8,6 +8,7 @@
 mod completion;
 mod handle;
 mod oneshot;
+pub(crate) mod scoped;
 
 pub use handle::JoinHandle;
 
