@@ -14,6 +14,7 @@ use crate::task::oneshot::{Receiver, Sender, channel};
 models! {
     a_receiver_waits_until_it_is_woken catches
         nobody_is_woken, send_not_released, take_not_acquired, waker_not_released, waker_not_acquired;
+    a_receiver_changes_its_waker catches first_waker_is_kept;
     a_value_is_there_or_not catches send_not_released, into_value_not_acquired;
     a_receiver_waits_and_goes catches close_not_released, drop_not_acquired, refused_not_acquired;
     two_ask_at_once catches ask_not_acquired;
@@ -120,6 +121,32 @@ fn a_receiver_waits_until_it_is_woken() {
     if let Some((receiver, flag)) = left {
         assert!(flag.is_raised(), "it waits for ever");
         assert!(ManuallyDrop::into_inner(receiver).into_value().is_ok());
+    }
+    ends.assert_gone();
+}
+
+/// A receiver asks with one waker and then with another, as a task does that moves from one executor to another. If it
+/// has to wait after that, the latter is woken.
+fn a_receiver_changes_its_waker() {
+    let ends = Ends::new();
+
+    let (_, left) = race::two(&ends, Ends::send, |ends| {
+        let receiver = ends.receiver();
+        let flag = Flag::new();
+        for waker in [Flag::new(), flag.clone()] {
+            if let Some(value) = receiver.take_or_wait(waker.into()) {
+                value.read();
+                drop(ManuallyDrop::into_inner(receiver));
+                return None;
+            }
+            race::let_others_go_first();
+        }
+        Some((receiver, flag))
+    });
+
+    if let Some((receiver, flag)) = left {
+        assert!(flag.is_raised(), "it waits for ever");
+        assert!(ManuallyDrop::into_inner(receiver).take().is_some());
     }
     ends.assert_gone();
 }

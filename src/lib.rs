@@ -30,6 +30,7 @@
 //! - [`sync`] has locks, channels and task groups.
 //! - [`block`] reads and writes files and block devices. [`fd`] has sockets and pipes that park; [`park`] is the primitive
 //!   under everything that waits.
+//! - [`task`] joins coroutines and async code: a coroutine waits for a future, and async code for a coroutine.
 //! - [`Coroutine`] is a coroutine that you enter yourself, without an event loop. The [module](coroutine) tells the
 //!   rules.
 //! - [`coroutine::Home`] lets coroutines live on an event loop of your own, or of somebody else's.

@@ -254,6 +254,8 @@ impl Local {
     /// Runs `f` as a coroutine of this context, and the loop until it has ended. What `f` borrows need not be
     /// `'static`.
     ///
+    /// (It takes a closure. A coroutine waits for a *future* by [`task::block_on`].)
+    ///
     /// # Panics
     ///
     /// - If `f` panics, with its payload.

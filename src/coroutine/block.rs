@@ -91,6 +91,8 @@ impl Extras {
     pub(super) const JOINING: Self = Self(1 << 12);
     /// It stands in its thread's list of live coroutines.
     pub(super) const LIVE: Self = Self(1 << 13);
+    /// It polls a future, and hasn't parked since that began; see [`Polls`](super::suspend::Polls).
+    pub(super) const POLLS: Self = Self(1 << 14);
 
     pub(super) const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)

@@ -80,7 +80,7 @@ pub use unwind::Cancelled;
 
 pub(crate) use home::is_current_home;
 pub(crate) use runner::Runner;
-pub(crate) use suspend::{forget_on_abandon, home, on_abandon, park, runs_inside_join, waker, with_home};
+pub(crate) use suspend::{Polls, forget_on_abandon, home, on_abandon, park, runs_inside_join, waker, with_home};
 pub(crate) use wake::Target;
 
 /// The pool of coroutines: caps, trimming, statistics.

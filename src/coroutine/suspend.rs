@@ -87,9 +87,12 @@ pub(crate) fn park() -> bool {
     let thread = this_thread();
     let Some(block) = thread.current.get() else { return false };
     unwind::refuse_suspension(block);
-    if block.has(Extras::UNWIND) {
-        // Before `PARKED` is set: a coroutine that runs never has it (rule 2 of the state word).
-        unwind::raise(block);
+    if block.has(Extras::UNWIND.with(Extras::POLLS)) {
+        block.remove_extra(Extras::POLLS);
+        if block.has(Extras::UNWIND) {
+            // Before `PARKED` is set: a coroutine that runs never has it (rule 2 of the state word).
+            unwind::raise(block);
+        }
     }
     // Relaxed: published by the Release of `State::park`.
     block.thread.store(thread.id.get(), Ordering::Relaxed);
@@ -105,6 +108,56 @@ pub(crate) fn park() -> bool {
         }
     }
     true
+}
+
+/// The calling coroutine polls a future, with its own waker, until this is dropped.
+///
+/// The future may park in a poll, too; and as wakes coalesce, such a park may have had the wake that was for the
+/// future. So whoever polls asks whether there was one, and polls again. Polls may be nested: each finds the parks of
+/// those inside of it.
+#[derive(Debug)]
+pub(crate) struct Polls {
+    block: &'static Block,
+    /// The coroutine is in a poll further out, too, and hasn't parked since that began.
+    is_inside_one: bool,
+}
+
+impl Polls {
+    /// For the calling coroutine, if there is one.
+    pub(crate) fn new() -> Option<Self> {
+        let block = this_thread().current.get()?;
+        Some(Self { block, is_inside_one: block.has(Extras::POLLS) })
+    }
+
+    /// The waker of the coroutine.
+    pub(crate) fn waker(&self) -> Waker {
+        Target::of(self.block).waker()
+    }
+
+    /// A poll begins.
+    pub(crate) fn begin(&self) {
+        self.block.add_extra(Extras::POLLS);
+    }
+
+    /// The poll, which has found nothing, is over: parks, unless the coroutine has parked since it began.
+    ///
+    /// # Panics
+    ///
+    /// As [`park`](crate::park::park()).
+    pub(crate) fn park(&mut self) {
+        self.is_inside_one = false;
+        if self.block.has(Extras::POLLS) {
+            park();
+        }
+    }
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        if !self.is_inside_one {
+            self.block.remove_extra(Extras::POLLS);
+        }
+    }
 }
 
 /// Gives a coroutine that is about to park a home of its own, if there is one. Returns whether it may park.

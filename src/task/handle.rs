@@ -1,7 +1,9 @@
 //! The owner's side of a spawned coroutine.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread;
 
 use super::oneshot::Receiver;
@@ -11,6 +13,8 @@ use crate::park;
 /// Waits for a spawned coroutine, or cancels it. Dropping it lets the coroutine go on by itself.
 ///
 /// A detached coroutine's panic does what a detached thread's does: the panic hook reports it, and that is all.
+///
+/// It is a future, too: async code, on whatever executor, awaits what [`join`](Self::join) returns.
 pub struct JoinHandle<T> {
     outcome: Receiver<thread::Result<T>, Owner>,
 }
@@ -100,6 +104,37 @@ impl<T> JoinHandle<T> {
     /// Whether the coroutine has ended, so that [`join`](Self::join) won't wait.
     pub fn is_finished(&self) -> bool {
         self.outcome.is_sent()
+    }
+}
+
+/// Awaits the coroutine's end: the output is what [`join`](JoinHandle::join) returns. The context of the coroutine has
+/// to run somewhere meanwhile, as that of an [`IoThread`](crate::aio::IoThread) does.
+///
+/// ```
+/// use aioco::{aio::IoThread, task};
+///
+/// async fn answer(io_thread: &IoThread) -> std::io::Result<i32> {
+///     let handle = io_thread.remote().spawn(|| 6 * 7)?; // the coroutine
+///     Ok(handle.await.expect("it doesn't panic"))
+/// }
+///
+/// let io_thread = IoThread::new("io-0")?;
+/// assert_eq!(task::block_on(answer(&io_thread))?, 42); // or any other executor
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// Nothing is lost if it is dropped while it is pending, which detaches the coroutine, or if it is awaited by `&mut`
+/// and that is given up: it can be awaited again, by whomever, or joined.
+///
+/// # Panics
+///
+/// If it is polled, or joined, after it has returned its output.
+impl<T> Future for JoinHandle<T> {
+    type Output = thread::Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = self.outcome.take().or_else(|| self.outcome.take_or_wait(context.waker().clone()));
+        result.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -3,13 +3,20 @@
 //! A spawned coroutine sends its outcome to its [`JoinHandle`], and wakes whoever waits there. The coroutine's side is
 //! a guard, so there is an outcome whatever becomes of the coroutine: it returns, panics, is unwound, or is dropped
 //! before it starts.
+//!
+//! # Async code
+//!
+//! Coroutines and async code wait for one another without a runtime in common. A coroutine waits for a future by
+//! [`block_on`]; async code awaits a coroutine by its handle, which is a future.
 #![allow(unsafe_code)] // # Safety: only forwards the contract of `Spawning::spawn`.
 
+mod block_on;
 mod completion;
 mod handle;
 mod oneshot;
 pub(crate) mod scoped;
 
+pub use block_on::block_on;
 pub use handle::JoinHandle;
 
 use std::io;

@@ -5,8 +5,8 @@
 //! | state | means | left by |
 //! |---|---|---|
 //! | `EMPTY` | there is no value, and nobody waits | the sender to `SENT`; the receiver to `ASKING` or `CLOSED` |
-//! | `ASKING` | the receiver puts its waker there | the sender to `SENT`; the receiver to `WAITING` |
-//! | `WAITING` | there is no value, but a waker | the sender to `WAKING`; the receiver to `ASKING` or `CLOSED` |
+//! | `ASKING` | the receiver puts its waker there, or takes it back | the sender to `SENT`; the receiver to `WAITING` or `CLOSED` |
+//! | `WAITING` | there is no value, but a waker | the sender to `WAKING`; the receiver to `ASKING` |
 //! | `WAKING` | the sender, which is about to send, takes the waker | the sender to `SENT`; the receiver to `CLOSED` |
 //! | `SENT` | the value is there, the sender is gone | the receiver to `TAKEN`, or by its end |
 //! | `TAKEN` | the value was there, the sender is gone | the receiver by its end |
@@ -17,7 +17,8 @@
 //! 1. The value is the sender's until `SENT`, then the receiver's; of several that ask a shared receiver at once, it is
 //!    that one's which brings about `TAKEN`. In `CLOSED` the value remains the sender's.
 //! 2. The waker is whoever's who brought about `ASKING` or `WAKING`. One that asks, and finds that the value was sent
-//!    meanwhile, isn't woken: it takes the value.
+//!    meanwhile, isn't woken: it takes the value. Wakers are other people's code, which may do anything when it is
+//!    cloned, woken or dropped: that is never done in `ASKING` or `WAKING`, so that none gets stuck there.
 //! 3. The allocation is the receiver's alone from `SENT` on, and the sender's alone from `CLOSED` on. Hence the sender
 //!    takes the waker out before it gives the value away, and wakes it afterwards, so that the woken one finds the
 //!    value.
@@ -168,12 +169,11 @@ impl<T, A> Sender<T, A> {
 }
 
 impl<T, A> Sender<T, A> {
-    /// Sends the value to a receiver that nobody uses meanwhile: without a read-modify-write.
+    /// Sends the value to a receiver that nobody uses meanwhile: without a read-modify-write, and without waking.
     ///
     /// # Safety
     ///
-    /// The receiver is there, nobody has waited with it yet, and whatever is done with it from now on happens after
-    /// this.
+    /// The receiver is there, and whatever is done with it from now on happens after this.
     #[inline]
     pub(crate) unsafe fn send_unobserved(self, value: T) {
         // SAFETY: the receiver is there, and so is the allocation.
@@ -236,6 +236,10 @@ impl<T, A> Receiver<T, A> {
     }
 
     /// Takes the value if it has been sent; otherwise `waker`, the latest one that was given, is woken when it is.
+    ///
+    /// # Panics
+    ///
+    /// If it was taken before.
     pub(crate) fn take_or_wait(&self, waker: Waker) -> Option<T> {
         let shared = self.shared();
         let mut state = shared.state.load(Ordering::Relaxed);
@@ -248,30 +252,48 @@ impl<T, A> Receiver<T, A> {
                         Err(now) => now,
                     }
                 }
-                SENT => return Some(self.take_sent()),
+                SENT | TAKEN => return Some(self.take_sent()),
                 // Somebody is at the waker: the sender, which is about to send, or another that asks.
                 ASKING | WAKING => {
                     waker.wake();
                     return None;
                 }
-                _ => unreachable!("a value is received once"),
+                _ => unreachable!("the receiver is here"),
             }
         }
         // SAFETY: rule 2.
-        drop(unsafe { shared.replace_waker(Some(waker)) });
+        let old = unsafe { shared.replace_waker(Some(waker)) };
+        let old = if mutant!("first_waker_is_kept") && old.is_some() {
+            // SAFETY: as above.
+            unsafe { shared.replace_waker(old) }
+        } else {
+            old
+        };
         // Release: pairs with the Acquire of the sender that takes the waker.
-        match shared.pass(ASKING, WAITING, ordering!(Release, "waker_not_released" => Relaxed)) {
+        let value = match shared.pass(ASKING, WAITING, ordering!(Release, "waker_not_released" => Relaxed)) {
             Ok(()) => None,
             // While somebody asks, nobody else does anything but send.
             Err(_) => Some(self.take_sent()),
-        }
+        };
+        drop(old);
+        value
+    }
+
+    /// Takes the value if it has been sent.
+    ///
+    /// # Panics
+    ///
+    /// If it was taken before.
+    pub(crate) fn take(&self) -> Option<T> {
+        self.is_sent().then(|| self.take_sent())
     }
 
     fn take_sent(&self) -> T {
         let shared = self.shared();
         // Acquire: pairs with the Release of `send`.
         let acquire = ordering!(Acquire, "take_not_acquired" => Relaxed);
-        shared.pass(SENT, TAKEN, acquire).expect("a value is received once");
+        let taken = shared.pass(SENT, TAKEN, acquire);
+        taken.expect("the outcome of a coroutine was asked for after its handle had given it away");
         // SAFETY: rule 1.
         unsafe { shared.take_value() }.expect("a value that was sent is there until it is received")
     }
@@ -280,12 +302,22 @@ impl<T, A> Receiver<T, A> {
 impl<T, A> Drop for Receiver<T, A> {
     fn drop(&mut self) {
         let shared = self.shared();
+        // Dropped when the receiver is gone.
+        let mut _waker = None;
         // Acquire: pairs with the Release of `send`, for what is freed below.
         let mut state = shared.state.load(ordering!(Acquire, "drop_not_acquired" => Relaxed));
         while state != SENT && state != TAKEN {
+            // Whoever waited takes the waker along: the sender may be long in coming, and the waker may keep a task
+            // alive.
+            let next = if state == WAITING { ASKING } else { CLOSED };
             // Release: pairs with the Acquire of the sender that finds this, and frees what the receiver has used.
-            match shared.pass(state, CLOSED, ordering!(Release, "close_not_released" => Relaxed)) {
-                Ok(()) => return,
+            match shared.pass(state, next, ordering!(Release, "close_not_released" => Relaxed)) {
+                Ok(()) if next == CLOSED => return,
+                Ok(()) => {
+                    // SAFETY: rule 2.
+                    _waker = unsafe { shared.replace_waker(None) };
+                    state = ASKING;
+                }
                 Err(now) => state = now,
             }
         }
