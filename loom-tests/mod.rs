@@ -19,6 +19,7 @@
 //! | [`wait_queue`] | `sync::raw::wait_queue` | no wake is missed; one wakes one; it is handed on |
 //! | [`threshold`] | `sync::raw::threshold` | no advance is missed, and what came before it is visible |
 //! | [`channel`] | `sync::raw::channel` | each message arrives once and in order, or is given back; all are told of the end |
+//! | [`pending`] | `sync::raw::pending` | so it is for async code; the latest waker is woken; a future that is dropped hands on what it was given |
 //!
 //! Each is true of every execution with up to three threads (and the one that starts them), each of which does a few
 //! steps, and with as many preemptions as `ci/loom.sh` allows. The memory model is C11's, stale values included, as
@@ -68,6 +69,7 @@ mod coroutine;
 mod mutex;
 mod notify;
 mod oneshot;
+mod pending;
 mod pool;
 mod push_stack;
 mod race;

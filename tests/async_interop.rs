@@ -5,7 +5,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::future::{self, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use aioco::aio::IoThread;
 use aioco::coroutine::Cancelled;
+use aioco::sync::{Receiver, RecvError, SendError, Sender, channel};
 use aioco::{aio, park, task, yield_now};
 use common::{
     Count, Guard, LIMIT, OnDrop, assert_cancelled, context, coroutine, each, message_of, scaled, settle, spawn, within,
@@ -572,4 +573,360 @@ fn many_tasks_await_many_coroutines_while_they_move() {
         executor.run(2);
         assert_eq!(sum.load(Ordering::Relaxed), n * (n - 1) / 2);
     });
+}
+
+// ---- messages -------------------------------------------------------------------------------------------------------
+
+type Message = (usize, usize);
+
+fn messages_of(sender: usize) -> impl Iterator<Item = Message> {
+    (0..scaled(2000)).map(move |n| (sender, n))
+}
+
+async fn send_all(sender: Sender<Message>, number: usize) {
+    for message in messages_of(number) {
+        sender.send_async(message).await.expect("open");
+    }
+}
+
+async fn receive_all(receiver: Receiver<Message>) -> Vec<Message> {
+    let mut messages = Vec::new();
+    loop {
+        match receiver.recv_async().await {
+            Ok(message) => messages.push(message),
+            Err(error) => {
+                assert_eq!(error, RecvError::Closed);
+                return messages;
+            }
+        }
+    }
+}
+
+/// Each sender's messages come in order, to each receiver.
+fn assert_all_arrived(received: &[Vec<Message>], senders: usize) {
+    for messages in received {
+        for number in 0..senders {
+            assert!(messages.iter().filter(|message| message.0 == number).is_sorted());
+        }
+    }
+    let mut all = received.concat();
+    all.sort();
+    assert!(all.into_iter().eq((0..senders).flat_map(messages_of)), "lost, or twice");
+}
+
+#[test]
+fn messages_go_between_tasks_coroutines_and_threads() {
+    within(LIMIT, || {
+        for capacity in [1, 7] {
+            let (sender, receiver) = channel(capacity);
+            let (io_thread, runtime) = (io_thread(), multi_thread());
+            let executor = Arc::new(Executor::default());
+            let received = Arc::new(Mutex::new(Vec::new()));
+            let place = received.clone();
+            let keep = move |messages| place.lock().unwrap().push(messages);
+
+            runtime.spawn(send_all(sender.clone(), 0));
+            executor.spawn(send_all(sender.clone(), 1));
+            let (by_coroutine, by_thread) = (sender.clone(), sender);
+            let coroutine = io_thread.remote().spawn(move || messages_of(2).try_for_each(|m| by_coroutine.send(m)));
+            let thread = thread::spawn(move || messages_of(3).try_for_each(|m| by_thread.send(m)));
+
+            let (from, take) = (receiver.clone(), keep.clone());
+            let task = runtime.spawn(async move { take(receive_all(from).await) });
+            let (from, take) = (receiver.clone(), keep.clone());
+            executor.spawn(async move { take(receive_all(from).await) });
+            let (from, take) = (receiver.clone(), keep.clone());
+            let receiving = io_thread.remote().spawn(move || take(from.iter().collect()));
+            executor.run(2);
+            keep(receiver.iter().collect());
+
+            runtime.block_on(task).expect("no panic");
+            receiving.expect("a stack").join().expect("no panic");
+            coroutine.expect("a stack").join().expect("no panic").expect("open");
+            thread.join().expect("no panic").expect("open");
+            assert_all_arrived(&received.lock().unwrap(), 4);
+        }
+    });
+}
+
+#[test]
+fn no_message_is_lost_by_those_who_give_up() {
+    within(LIMIT, || {
+        let (sender, receiver) = channel(1);
+        let (runtime, received) = (multi_thread(), Arc::new(Mutex::new(Vec::new())));
+        let receiving: Vec<_> = (0..2)
+            .map(|_| {
+                let (receiver, received) = (receiver.clone(), received.clone());
+                runtime.spawn(async move {
+                    let mut messages = Vec::new();
+                    loop {
+                        // Given up after some polls, and begun anew.
+                        match few_polls(receiver.recv_async(), messages.len() % 3).await {
+                            None => tokio::task::yield_now().await,
+                            Some(Ok(message)) => messages.push(message),
+                            Some(Err(_)) => break received.lock().unwrap().push(messages),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for number in 0..2 {
+            let sender = sender.clone();
+            runtime.spawn(async move {
+                for message in messages_of(number) {
+                    let mut next = Some(message);
+                    while let Some(message) = next.take() {
+                        let mut sending = pin!(sender.send_async(message));
+                        match few_polls(sending.as_mut(), message.1 % 3).await {
+                            None => {
+                                next = sending.take_back();
+                                tokio::task::yield_now().await;
+                            }
+                            Some(sent) => sent.expect("open"),
+                        }
+                    }
+                }
+            });
+        }
+        drop((sender, receiver));
+        receiving.into_iter().for_each(|task| runtime.block_on(task).expect("no panic"));
+        // A message that was on its way to one who gave up may come behind a later one, of another receiver's.
+        let mut all = received.lock().unwrap().concat();
+        all.sort();
+        assert!(all.into_iter().eq((0..2).flat_map(messages_of)), "lost, or twice");
+    });
+}
+
+/// Polls a future so many times more than once, and gives it up then.
+async fn few_polls<F: Future>(future: F, mut more: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if more == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            more -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+#[test]
+fn tasks_and_coroutines_wait_in_one_line() {
+    let context = context();
+    let (sender, receiver) = channel(1);
+    let wakes = [(); 2].map(|()| Arc::<Wakes>::default());
+    let wait_in_coroutine = || {
+        let receiver = receiver.clone();
+        let handle = spawn(&context, move || receiver.recv());
+        settle(&context);
+        handle
+    };
+    let mut first = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut first, &wakes[0]).is_pending());
+    let second = wait_in_coroutine();
+    let mut third = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut third, &wakes[1]).is_pending());
+    let fourth = wait_in_coroutine();
+
+    // Polled in another order than they came: that doesn't matter.
+    (1..=4).for_each(|n| sender.try_send(n).expect("they wait"));
+    assert_eq!((wakes[0].get(), wakes[1].get()), (1, 1));
+    assert_eq!(poll_once(&mut third, &wakes[0]), Poll::Ready(Ok(3)));
+    assert_eq!(poll_once(&mut first, &wakes[0]), Poll::Ready(Ok(1)));
+    assert_eq!((second.join().expect("no panic"), fourth.join().expect("no panic")), (Ok(2), Ok(4)));
+}
+
+#[test]
+fn a_receiver_that_is_dropped_hands_its_message_on() {
+    let (sender, receiver) = channel(1);
+    let wakes = [(); 2].map(|()| Arc::<Wakes>::default());
+    let mut first = Box::pin(receiver.recv_async());
+    let mut second = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut first, &wakes[0]).is_pending());
+    assert!(poll_once(&mut second, &wakes[1]).is_pending());
+    sender.try_send(1).expect("they wait");
+    assert_eq!((wakes[0].get(), wakes[1].get()), (1, 0));
+    drop(first);
+    assert_eq!((wakes[0].get(), wakes[1].get()), (1, 1));
+    // And to the front, if nobody waits.
+    sender.try_send(2).expect("room");
+    drop(second);
+    assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(1), Ok(2)));
+
+    // One that has no message is just not in the line any more, and its waker is gone with it.
+    let mut first = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut first, &wakes[0]).is_pending());
+    drop(first);
+    assert_eq!(Arc::strong_count(&wakes[0]), 1);
+    sender.try_send(3).expect("room");
+    assert_eq!(receiver.try_recv(), Ok(3));
+}
+
+#[test]
+fn a_sender_that_is_dropped_leaves_with_its_message() {
+    let (sender, receiver) = channel(1);
+    let dropped = Count::default();
+    let wakes = Arc::<Wakes>::default();
+    sender.try_send(None).expect("room");
+    let mut first = Box::pin(sender.send_async(Some(dropped.guard())));
+    let mut second = Box::pin(sender.send_async(None));
+    assert!(poll_once(&mut first, &wakes).is_pending());
+    assert!(poll_once(&mut second, &wakes).is_pending());
+    drop(first);
+    assert_eq!(dropped.get(), 1);
+    assert!(receiver.try_recv().is_ok());
+    assert_eq!(wakes.get(), 1);
+    assert!(matches!(poll_once(&mut second, &wakes), Poll::Ready(Ok(()))));
+
+    // One that was sent for is in the channel, whatever becomes of the future.
+    let mut third = Box::pin(sender.send_async(Some(dropped.guard())));
+    assert!(poll_once(&mut third, &wakes).is_pending());
+    assert!(receiver.try_recv().is_ok_and(|message| message.is_none()));
+    drop(third);
+    assert_eq!(dropped.get(), 1);
+    assert!(receiver.try_recv().is_ok_and(|message| message.is_some()));
+}
+
+#[test]
+fn a_message_is_taken_back_unless_it_is_sent() {
+    let (sender, receiver) = channel(1);
+    let wakes = Arc::<Wakes>::default();
+    let mut unpolled = Box::pin(sender.send_async(1));
+    assert_eq!(unpolled.as_mut().take_back(), Some(1));
+    assert_eq!(unpolled.as_mut().take_back(), None);
+
+    let mut sent = Box::pin(sender.send_async(2));
+    assert_eq!(poll_once(&mut sent, &wakes), Poll::Ready(Ok(())));
+    assert_eq!(sent.as_mut().take_back(), None);
+
+    let mut waiting = Box::pin(sender.send_async(3));
+    assert!(poll_once(&mut waiting, &wakes).is_pending());
+    assert_eq!(waiting.as_mut().take_back(), Some(3));
+    let mut waiting = Box::pin(sender.send_async(4));
+    assert!(poll_once(&mut waiting, &wakes).is_pending());
+    assert_eq!(receiver.try_recv(), Ok(2));
+    assert_eq!(waiting.as_mut().take_back(), None);
+    assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(4), Err(RecvError::Empty)));
+}
+
+#[test]
+fn a_channel_that_closes_tells_tasks() {
+    let wakes = Arc::<Wakes>::default();
+    let (sender, receiver) = channel(1);
+    let mut receiving = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut receiving, &wakes).is_pending());
+    drop(sender);
+    assert_eq!(wakes.get(), 1);
+    assert_eq!(poll_once(&mut receiving, &wakes), Poll::Ready(Err(RecvError::Closed)));
+    assert_eq!(task::block_on(receiver.recv_async()), Err::<u32, _>(RecvError::Closed));
+
+    let (sender, receiver) = channel(1);
+    sender.try_send(1).expect("room");
+    let mut sending = Box::pin(sender.send_async(2));
+    assert!(poll_once(&mut sending, &wakes).is_pending());
+    receiver.close();
+    assert_eq!(wakes.get(), 2);
+    assert_eq!(poll_once(&mut sending, &wakes), Poll::Ready(Err(SendError::Closed(2))));
+    assert_eq!(task::block_on(sender.send_async(3)), Err(SendError::Closed(3)));
+    assert_eq!(task::block_on(receiver.recv_async()), Ok(1));
+
+    // Told, but asked for it back instead.
+    let (sender, receiver) = channel(1);
+    sender.try_send(1).expect("room");
+    let mut sending = Box::pin(sender.send_async(2));
+    assert!(poll_once(&mut sending, &wakes).is_pending());
+    drop(receiver);
+    assert_eq!(sending.as_mut().take_back(), Some(2));
+}
+
+#[test]
+fn the_latest_waker_of_one_who_waits_for_a_channel_is_woken() {
+    let (sender, receiver) = channel(1);
+    let (before, after) = (Arc::<Wakes>::default(), Arc::<Wakes>::default());
+    let mut receiving = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut receiving, &before).is_pending());
+    assert!(poll_once(&mut receiving, &after).is_pending());
+    assert_eq!(Arc::strong_count(&before), 1, "the waker is kept");
+    sender.try_send(1).expect("room");
+    assert_eq!((before.get(), after.get()), (0, 1));
+
+    sender.try_send(2).expect("room");
+    let mut sending = Box::pin(sender.send_async(3));
+    assert!(poll_once(&mut sending, &after).is_pending());
+    assert!(poll_once(&mut sending, &before).is_pending());
+    assert_eq!(receiver.try_recv(), Ok(2));
+    assert_eq!((before.get(), after.get()), (1, 1));
+}
+
+/// Wakers are other people's code, which may use the channel.
+#[test]
+fn a_waker_may_use_the_channel() {
+    struct Curious(Receiver<u32>, AtomicU32);
+
+    impl Wake for Curious {
+        fn wake(self: Arc<Self>) {
+            self.1.fetch_add(1 + self.0.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    impl Drop for Curious {
+        fn drop(&mut self) {
+            assert!(self.0.len() < 2);
+        }
+    }
+
+    within(LIMIT, || {
+        let (sender, receiver) = channel(1);
+        let mut receiving = Box::pin(receiver.recv_async());
+        let last = Arc::new(Curious(receiver.clone(), AtomicU32::new(0)));
+        for _ in 0..2 {
+            let waker = Waker::from(Arc::new(Curious(receiver.clone(), AtomicU32::new(0))));
+            assert!(receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        let waker = Waker::from(last.clone());
+        assert!(receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        sender.try_send(1).expect("room");
+        assert_eq!(last.1.load(Ordering::Relaxed), 1);
+        assert!(receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    });
+}
+
+#[test]
+fn waiting_for_a_channel_allocates_nothing() {
+    let (sender, receiver) = channel(1);
+    let wakes = Arc::<Wakes>::default();
+    let allocations = allocations_of(|| {
+        let mut receiving = pin!(receiver.recv_async());
+        assert!(poll_once(&mut receiving, &wakes).is_pending());
+        sender.try_send(1).expect("it waits");
+        assert!(poll_once(&mut receiving, &wakes).is_ready());
+        sender.try_send(2).expect("room");
+        let mut sending = pin!(sender.send_async(3));
+        assert!(poll_once(&mut sending, &wakes).is_pending());
+        assert_eq!(receiver.try_recv(), Ok(2));
+        assert!(poll_once(&mut sending, &wakes).is_ready());
+    });
+    assert_eq!(allocations, 0);
+}
+
+#[test]
+fn a_future_of_a_channel_is_over_once() {
+    let (sender, receiver) = channel(1);
+    let wakes = Arc::<Wakes>::default();
+    let mut sending = Box::pin(sender.send_async(1));
+    assert!(poll_once(&mut sending, &wakes).is_ready());
+    assert!(message_of(|| _ = poll_once(&mut sending, &wakes)).contains("after it was over"));
+    let mut receiving = Box::pin(receiver.recv_async());
+    assert!(poll_once(&mut receiving, &wakes).is_ready());
+    assert!(message_of(|| _ = poll_once(&mut receiving, &wakes)).contains("after it was over"));
+}
+
+#[test]
+fn futures_of_channels_go_from_thread_to_thread() {
+    fn assert_goes<T: Send + Sync>(_: &T) {}
+    let (sender, receiver) = channel(1);
+    assert_goes(&sender.send_async(Cell::new(1)));
+    assert_goes(&receiver.recv_async());
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::deadline_after;
+use super::messages::{Receiving, Sending};
 use super::raw::channel::{Patience, RawChannel, Refusal};
 use crate::primitive::atomic::{AtomicUsize, Ordering};
 
 /// Makes a channel with room for so many messages that nobody has received yet. Both sides can be cloned, and used by
-/// coroutines of any context and by plain threads.
+/// coroutines of any context, by plain threads, and by async code ([`Sender::send_async`], [`Receiver::recv_async`]).
 ///
 /// Messages come in the order in which they were sent, each to one receiver; those who wait, on either side, are served
 /// in the order in which they came. A message on its way to a receiver that is cancelled goes to the next one, or to the
@@ -104,6 +105,31 @@ impl<T> Sender<T> {
     /// As [`send`](Self::send).
     pub fn send_for(&self, message: T, duration: Duration) -> Result<(), SendError<T>> {
         self.shared.raw.send(message, patience(duration)).map_err(SendError::new)
+    }
+
+    /// As [`send`](Self::send), for async code: the message is sent when the future has been awaited.
+    ///
+    /// ```
+    /// use aioco::{sync::channel, task};
+    ///
+    /// let (sender, receiver) = channel(1);
+    /// let thread = std::thread::spawn(move || receiver.iter().sum::<i32>()); // or a coroutine
+    /// task::block_on(async move {
+    ///     for n in 0..5 {
+    ///         sender.send_async(n).await.unwrap();
+    ///     }
+    /// });
+    /// assert_eq!(thread.join().unwrap(), 10);
+    /// ```
+    ///
+    /// It takes its place among those who wait when it is polled for the first time. If it is dropped while it waits,
+    /// it leaves, and the message is dropped; [`Sending::take_back`] gives it back.
+    ///
+    /// # Errors
+    ///
+    /// The message, if the channel is closed.
+    pub fn send_async(&self, message: T) -> Sending<'_, T> {
+        Sending::new(&self.shared.raw, message)
     }
 
     /// Closes the channel: nothing more can be sent, and those who wait to send get their messages back. Returns whether
@@ -212,6 +238,36 @@ impl<T> Receiver<T> {
         self.shared.raw.receive(patience(duration)).map_err(RecvError::new)
     }
 
+    /// As [`recv`](Self::recv), for async code.
+    ///
+    /// ```
+    /// use aioco::{AioContext, sync::channel, task};
+    ///
+    /// let context = AioContext::new()?;
+    /// let (sender, receiver) = channel(1);
+    /// context.spawn(move || (0..5).try_for_each(|n| sender.send(n)))?;
+    /// let sum = async {
+    ///     let mut sum = 0;
+    ///     while let Ok(n) = receiver.recv_async().await {
+    ///         sum += n;
+    ///     }
+    ///     sum
+    /// };
+    /// assert_eq!(context.block_on(|| task::block_on(sum)), 10);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// It takes its place among those who wait when it is polled for the first time. If it is dropped while it waits,
+    /// it leaves. No message is lost by that: one on its way there goes to the next receiver, or to the front of the
+    /// channel.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`](RecvError::Closed), if the channel is closed and there is none left.
+    pub fn recv_async(&self) -> Receiving<'_, T> {
+        Receiving::new(&self.shared.raw)
+    }
+
     /// Receives until the channel is closed and empty.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         std::iter::from_fn(|| self.recv().ok())
@@ -280,7 +336,7 @@ pub enum SendError<T> {
 }
 
 impl<T> SendError<T> {
-    fn new((message, refusal): (T, Refusal)) -> Self {
+    pub(super) fn new((message, refusal): (T, Refusal)) -> Self {
         match refusal {
             Refusal::Closed => Self::Closed(message),
             Refusal::WouldWait => Self::Full(message),
@@ -325,7 +381,7 @@ pub enum RecvError {
 }
 
 impl RecvError {
-    fn new(refusal: Refusal) -> Self {
+    pub(super) fn new(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Closed => Self::Closed,
             Refusal::WouldWait => Self::Empty,

@@ -40,6 +40,11 @@
 //! A coroutine that [refuses to be unwound](crate::coroutine#panics-and-cancellation) keeps its place in the queues, and
 //! what it is given there. So does one that is dropped where nothing unwinds (`panic = "abort"`).
 //!
+//! # Async code
+//!
+//! sends and receives by [`Sender::send_async`] and [`Receiver::recv_async`], on any executor, and waits in one line
+//! with coroutines and threads. A future that is dropped while it waits leaves as a coroutine does that is cancelled.
+//!
 //! # Panics
 //!
 //! There is no poison. A guard that is dropped in an unwind, forced or not, gives its lock back like any other; whoever is
@@ -62,6 +67,7 @@
 mod barrier;
 mod channel;
 mod event;
+mod messages;
 mod mutex;
 pub(crate) mod raw;
 mod rwlock;
@@ -73,6 +79,7 @@ mod wait_queue;
 pub use barrier::Barrier;
 pub use channel::{Receiver, RecvError, SendError, Sender, channel};
 pub use event::Event;
+pub use messages::{Receiving, Sending};
 pub use mutex::{Mutex, MutexGuard};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Permits, Semaphore};

@@ -17,16 +17,17 @@
 //!
 //! A slot belongs to its waiter until this joins, then to whoever holds the lock, and to the waiter again when it has its
 //! turn or has left.
-#![allow(unsafe_code)] // # Safety: slots by the rule above; a waiter that joins stays in its frame until it is out.
+#![allow(unsafe_code)] // # Safety: slots by the rule above; a waiter that joins stays where it is until it is out.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use super::awake;
 use super::holder::Name;
+use super::pending::{Receiving, Sending, Side};
 use super::wait::{Queue, Waiting};
 use super::wait_list::{Turn, WaitList, Waiter, wake_each};
 use crate::park::Runner;
@@ -81,17 +82,17 @@ impl Patience {
 }
 
 /// Room for the message of one who waits.
-struct Slot<T>(UnsafeCell<Option<T>>);
+pub(crate) struct Slot<T>(UnsafeCell<Option<T>>);
 
 impl<T> Slot<T> {
-    fn new(message: Option<T>) -> Self {
+    pub(super) fn new(message: Option<T>) -> Self {
         Self(UnsafeCell::new(message))
     }
 
     /// # Safety
     ///
     /// The slot is the caller's.
-    unsafe fn take(&self) -> Option<T> {
+    pub(super) unsafe fn take(&self) -> Option<T> {
         // SAFETY: contract.
         self.0.with_mut(|message| unsafe { (*message).take() })
     }
@@ -232,6 +233,16 @@ impl<T> RawChannel<T> {
         message.ok_or(if had_turn { Refusal::Closed } else { Refusal::WouldWait })
     }
 
+    /// As [`send`](Self::send), for async code.
+    pub(crate) fn sending(&self, message: T) -> Sending<'_, T> {
+        Sending::new(Senders(self), Some(message))
+    }
+
+    /// As [`receive`](Self::receive), for async code.
+    pub(crate) fn receiving(&self) -> Receiving<'_, T> {
+        Receiving::new(Receivers(self), None)
+    }
+
     /// Under the lock: the caller, one of that side, has changed the buffer.
     fn note(&self, side: &Name, state: &State<T>) {
         if cfg!(not(all(test, loom))) {
@@ -286,7 +297,8 @@ impl<T> RawChannel<T> {
     }
 }
 
-struct Senders<'a, T>(&'a RawChannel<T>);
+/// Those who wait to send.
+pub(crate) struct Senders<'a, T>(&'a RawChannel<T>);
 
 impl<T> Queue<Slot<T>> for Senders<'_, T> {
     fn withdraw(&self, waiter: &Waiter<Slot<T>>) -> bool {
@@ -297,7 +309,43 @@ impl<T> Queue<Slot<T>> for Senders<'_, T> {
     fn hand_on(&self, _: &Waiter<Slot<T>>, _: Turn) {}
 }
 
-struct Receivers<'a, T>(&'a RawChannel<T>);
+impl<T> Side<T> for Senders<'_, T> {
+    type Output = Result<(), (T, Refusal)>;
+
+    unsafe fn attempt(&self, slot: &Slot<T>) -> Poll<Self::Output> {
+        // SAFETY: contract.
+        let message = unsafe { slot.take() }.expect("one who sends has a message");
+        match self.0.send(message, Patience::Never) {
+            Err((message, Refusal::WouldWait)) => {
+                // SAFETY: contract.
+                unsafe { slot.put(message) };
+                Poll::Pending
+            }
+            result => Poll::Ready(result),
+        }
+    }
+
+    unsafe fn join(&self, waiter: &Waiter<Slot<T>>) -> bool {
+        let mut state = self.0.state.lock();
+        let waits = state.is_full() && !state.is_closed || mutant!("sender_joins_without_looking");
+        if waits {
+            // SAFETY: contract.
+            unsafe { state.senders.push_back(waiter) };
+        }
+        waits
+    }
+
+    fn replace_waker(&self, waiter: &Waiter<Slot<T>>, waker: Waker) -> Result<Waker, Waker> {
+        self.0.state.lock().senders.replace_waker(waiter, waker)
+    }
+
+    fn outcome(message: Option<T>) -> Self::Output {
+        message.map_or(Ok(()), |message| Err((message, Refusal::Closed)))
+    }
+}
+
+/// Those who wait to receive.
+pub(crate) struct Receivers<'a, T>(&'a RawChannel<T>);
 
 impl<T> Queue<Slot<T>> for Receivers<'_, T> {
     fn withdraw(&self, waiter: &Waiter<Slot<T>>) -> bool {
@@ -314,6 +362,35 @@ impl<T> Queue<Slot<T>> for Receivers<'_, T> {
                 waker.wake();
             }
         }
+    }
+}
+
+impl<T> Side<T> for Receivers<'_, T> {
+    type Output = Result<T, Refusal>;
+
+    unsafe fn attempt(&self, _: &Slot<T>) -> Poll<Self::Output> {
+        match self.0.receive(Patience::Never) {
+            Err(Refusal::WouldWait) => Poll::Pending,
+            result => Poll::Ready(result),
+        }
+    }
+
+    unsafe fn join(&self, waiter: &Waiter<Slot<T>>) -> bool {
+        let mut state = self.0.state.lock();
+        let waits = state.buffer.is_empty() && !state.is_closed || mutant!("receiver_joins_without_looking");
+        if waits {
+            // SAFETY: contract.
+            unsafe { state.receivers.push_back(waiter) };
+        }
+        waits
+    }
+
+    fn replace_waker(&self, waiter: &Waiter<Slot<T>>, waker: Waker) -> Result<Waker, Waker> {
+        self.0.state.lock().receivers.replace_waker(waiter, waker)
+    }
+
+    fn outcome(message: Option<T>) -> Self::Output {
+        message.ok_or(Refusal::Closed)
     }
 }
 

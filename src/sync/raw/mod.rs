@@ -3,7 +3,8 @@
 //! - [`wait_list`]: the engine, a list of waiters that live on their own stacks; [`wait`]: how a waiter waits and leaves.
 //! - [`gate`]: a word that says who is in, and a queue of those who aren't; on it [`mutex`], [`rwlock`] and
 //!   [`semaphore`], each a rule of a few lines.
-//! - [`wait_queue`], [`threshold`] and [`channel`], on the list itself.
+//! - [`wait_queue`], [`threshold`] and [`channel`], on the list itself; [`pending`]: how async code waits for
+//!   a channel.
 //! - [`awake`]: when waiting without suspending may pay.
 //! - [`holder`] and [`readers`] know who holds what, to report a coroutine that waits for itself.
 
@@ -12,6 +13,7 @@ pub(crate) mod channel;
 pub(crate) mod gate;
 pub(crate) mod holder;
 pub(crate) mod mutex;
+pub(crate) mod pending;
 mod readers;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

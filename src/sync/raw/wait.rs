@@ -12,7 +12,7 @@ use crate::park;
 use crate::primitive::mutant::mutant;
 
 /// What has waiters.
-pub(super) trait Queue<P> {
+pub(crate) trait Queue<P> {
     /// Takes a waiter off the list, and gives those behind it the turns that they needn't wait for any more. Returns
     /// whether it was in the list; otherwise it has its turn.
     fn withdraw(&self, waiter: &Waiter<P>) -> bool;

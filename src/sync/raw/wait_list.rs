@@ -14,6 +14,8 @@
 //! 3. A plain thread that is ended without an unwind (`pthread_exit` in C code) over Rust frames is undefined behaviour
 //!    for every borrow that they hold, with or without us.
 //!
+//! Async code has no such frame: there the node lives in a pinned future, as [`pending`](super::pending) tells.
+//!
 //! A list for nodes that may be withdrawn from its middle needs a lock; ours is held for a few loads and stores, never
 //! over a park, a wake or other code of users.
 //!
@@ -51,7 +53,7 @@ use crate::primitive::mutant::ordering;
 
 /// How a waiter came to its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// It is its own: if the waiter can't use it, it hands it on.
     Own,
     /// All had one at once.
@@ -85,8 +87,9 @@ impl<P> Waiter<P> {
         Self::with(Some(park::waker()), payload)
     }
 
-    /// A node that nobody waits with: the hub of a list that was taken off whole.
-    fn hub(payload: P) -> Self {
+    /// A node that nobody waits with: the hub of a list that was taken off whole, or one whose
+    /// [waker](Self::set_waker) is yet to come.
+    pub(super) fn without_waker(payload: P) -> Self {
         Self::with(None, payload)
     }
 
@@ -97,6 +100,17 @@ impl<P> Waiter<P> {
             turn: AtomicU8::new(WAITS),
             payload,
         }
+    }
+
+    /// Has `waker` woken when the waiter has its turn.
+    ///
+    /// # Safety
+    ///
+    /// It hasn't joined.
+    pub(super) unsafe fn set_waker(&self, waker: Waker) {
+        // SAFETY: rule 2.
+        let old = self.waker.with_mut(|place| unsafe { (*place).replace(waker) });
+        drop(old);
     }
 
     /// Its turn, if it has come.
@@ -237,6 +251,18 @@ impl<P> WaitList<P> {
         waits
     }
 
+    /// Has a waiter that has joined woken by `waker`. Returns the waker before, for the caller to drop without the
+    /// lock, or else `waker`: the waiter has had its turn, or has left.
+    pub(super) fn replace_waker(&mut self, waiter: &Waiter<P>, waker: Waker) -> Result<Waker, Waker> {
+        // Rule 4. Relaxed: it was written under the lock.
+        if waiter.turn.load(Ordering::Relaxed) != WAITS {
+            return Err(waker);
+        }
+        // SAFETY: rule 2.
+        let old = waiter.waker.with_mut(|place| unsafe { (*place).replace(waker) });
+        Ok(old.expect("a waiter has a waker until its turn"))
+    }
+
     /// Takes the first waiter off the list and gives it its turn. The caller wakes it, without the lock.
     pub(super) fn give_front(&mut self, turn: Turn) -> Option<Waker> {
         let first = self.first?;
@@ -270,7 +296,7 @@ impl<P> WaitList<P> {
 /// The list is taken off whole, in constant time, and then emptied by one waiter at a time, so that the lock is never
 /// held for long. A waiter that leaves meanwhile needs to know only its neighbours.
 pub(super) fn give_all<G: DerefMut<Target = WaitList<()>>>(lock: impl Fn() -> G) {
-    let hub = Waiter::hub(());
+    let hub = Waiter::without_waker(());
     let hub_node = NonNull::from(&hub);
     if lock().take_all(&hub) {
         wake_each(|| {
