@@ -4,8 +4,10 @@
 //! meanwhile.
 //!
 //! ```text
-//!  tokio:      a task for each connection ── awaits ──▶ JoinHandle          pace() ◀── asks ──┐
-//!  IoThread:                     a coroutine for each read ── block::File   copy() ── block_on(oneshot)
+//!  tokio:     a task for each connection          pace()
+//!               │ awaits JoinHandles              ▲    │ oneshot
+//!               ▼                         channel │    ▼
+//!  IoThread:  a coroutine for each read           copy()
 //! ```
 //!
 //! Sockets and timers are tokio's. The image belongs to an `IoThread`: there, a coroutine reads straight-line, at
@@ -19,11 +21,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aioco::aio::IoThread;
+use aioco::sync::{Receiver, Sender, channel};
 use aioco::{JoinHandle, block, task};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 4096;
@@ -44,7 +47,7 @@ fn main() -> io::Result<()> {
 async fn run(disk: &Arc<Disk>, copied: &Disk) -> io::Result<()> {
     disk.fill().await?;
 
-    let (asks, asked) = mpsc::unbounded_channel();
+    let (asks, asked) = channel(1);
     tokio::spawn(pace(asked));
     let to = copied.image.clone();
     let copying = disk.spawn(move |image| copy(image, &to, &asks))?;
@@ -160,11 +163,11 @@ async fn use_server(server: SocketAddr, client: u64) -> io::Result<()> {
 type Ask = oneshot::Sender<()>;
 
 /// Copies the image a piece at a time, each when `pace` says so.
-fn copy(image: &block::File, to: &block::File, asks: &mpsc::UnboundedSender<Ask>) -> io::Result<()> {
+fn copy(image: &block::File, to: &block::File, asks: &Sender<Ask>) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     for offset in (0..BLOCKS * BLOCK as u64).step_by(PIECE) {
         let (go, may_go) = oneshot::channel();
-        let _ = asks.send(go); // if nobody is there, it is dropped
+        asks.send(go).map_err(io::Error::other)?;
         task::block_on(may_go).map_err(io::Error::other)?;
         image.read_exact_at(&mut piece, offset)?;
         to.write_all_at(&piece, offset)?;
@@ -173,9 +176,9 @@ fn copy(image: &block::File, to: &block::File, asks: &mpsc::UnboundedSender<Ask>
 }
 
 /// Lets those who ask go on, one in each [`PACE`].
-async fn pace(mut asked: mpsc::UnboundedReceiver<Ask>) {
+async fn pace(asked: Receiver<Ask>) {
     let mut clock = tokio::time::interval(PACE);
-    while let Some(go) = asked.recv().await {
+    while let Ok(go) = asked.recv_async().await {
         clock.tick().await;
         let _ = go.send(()); // it may have been cancelled
     }
