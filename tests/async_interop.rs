@@ -395,6 +395,15 @@ fn a_time_limit_ends_a_wait_for_a_future() {
 }
 
 #[test]
+fn a_coroutine_sleeps_by_the_clock_of_a_runtime() {
+    within(LIMIT, || {
+        let runtime = multi_thread();
+        let _entered = runtime.enter();
+        context().block_on(|| task::block_on(tokio::time::sleep(Duration::from_millis(1))));
+    });
+}
+
+#[test]
 fn a_waker_that_outlives_its_coroutine_wakes_nobody() {
     let context = context();
     let kept = Arc::new(Mutex::new(None));
