@@ -4,6 +4,7 @@
 //! which takes the next offset from the [`Load`], moves a page, and goes on until all is done.
 
 mod aioco;
+mod awaited;
 mod bypass;
 mod compio;
 mod image;
@@ -20,6 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use self::aioco::Aioco;
+pub use self::awaited::Awaited;
 pub use self::bypass::Bypass;
 pub use self::compio::Compio;
 pub use self::image::{Cached, Direct, Place, Tmpfs};

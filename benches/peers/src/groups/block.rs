@@ -2,8 +2,8 @@
 
 use super::{Case, Contestant, Group, Method};
 use crate::block::{
-    Aioco, Bypass, Cached, Compio, Direct, Engine, Monoio, Place, Plain, RawRing, Tmpfs, Tokio, TokioUring, raw_ring,
-    reads, units, writes,
+    Aioco, Awaited, Bypass, Cached, Compio, Direct, Engine, Monoio, Place, Plain, RawRing, Tmpfs, Tokio, TokioUring,
+    raw_ring, reads, units, writes,
 };
 
 /// A case: one of the loops, somewhere, at a depth, for these engines.
@@ -29,7 +29,7 @@ macro_rules! deep {
         case!(
             $name,
             $about,
-            $run in $place at $depth: [Aioco, Bypass, RawRing, Monoio, Compio, TokioUring, Tokio]
+            $run in $place at $depth: [Aioco, Awaited, Bypass, RawRing, Monoio, Compio, TokioUring, Tokio]
         )
     };
 }
@@ -40,7 +40,7 @@ macro_rules! shallow {
         case!(
             $name,
             $about,
-            $run in $place at 1: [Aioco, Bypass, RawRing, Plain, Monoio, Compio, TokioUring, Tokio]
+            $run in $place at 1: [Aioco, Awaited, Bypass, RawRing, Plain, Monoio, Compio, TokioUring, Tokio]
         )
     };
 }
@@ -48,7 +48,7 @@ macro_rules! shallow {
 pub const GROUP: Group = Group {
     name: "block",
     about: "reading and writing 4 KiB at random offsets of a file, so many at once (qd), on one core, which the \
-            kernel's and tokio's threads share; per request",
+            kernel's and tokio's threads share; per request; aioco-async: tokio's tasks await aioco's coroutines",
     baseline: RawRing::NAME,
     probes: &[
         Contestant { runtime: RawRing::NAME, run: raw_ring::probe },

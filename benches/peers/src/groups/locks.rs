@@ -12,6 +12,7 @@ const PARKING_LOT: &str = "parking_lot";
 const TOKIO: &str = "tokio";
 const TOKIO_MT: &str = "tokio-mt";
 const ASYNC_LOCK: &str = "async-lock";
+const AIOCO_ASYNC: &str = "aioco-async";
 const AIOCO_EACH: &str = "aioco-each";
 const TOKIO_EACH: &str = "tokio-each";
 
@@ -34,7 +35,7 @@ const fn on_two_cores(contestants: &'static [Contestant<Loop>]) -> Method {
 
 pub const GROUP: Group = Group {
     name: "locks",
-    about: "locks and channels between coroutines; async-lock and async-channel: in tokio's tasks",
+    about: "locks and channels between coroutines; async-lock, async-channel and aioco-async: in tokio's tasks",
     baseline: TOKIO,
     probes: &[],
     cases: &[
@@ -93,6 +94,7 @@ pub const GROUP: Group = Group {
                 1,
                 contestants!(
                     AIOCO => aioco::channel_spsc,
+                    AIOCO_ASYNC => tasks::channel_spsc::<tasks::Aioco>,
                     TOKIO => tasks::channel_spsc::<Tokio>,
                     ASYNC_LOCK => tasks::channel_spsc::<AsyncLock>,
                 ),
@@ -105,6 +107,7 @@ pub const GROUP: Group = Group {
                 PAIRS,
                 contestants!(
                     AIOCO => aioco::channel_mpmc,
+                    AIOCO_ASYNC => tasks::channel_mpmc::<tasks::Aioco>,
                     TOKIO => tasks::channel_mpmc::<Tokio>,
                     ASYNC_LOCK => tasks::channel_mpmc::<AsyncLock>,
                 ),
@@ -112,9 +115,10 @@ pub const GROUP: Group = Group {
         },
         Case {
             name: "channel-2-threads",
-            about: "as channel-spsc, on two threads; async-channel: on tokio-mt",
+            about: "as channel-spsc, on two threads; async-channel and aioco-async: on tokio-mt",
             method: on_two_cores(contestants!(
                 AIOCO => aioco::channel_2_threads,
+                AIOCO_ASYNC => tasks::channel_2_threads::<tasks::Aioco, MultiThread>,
                 TOKIO_MT => tasks::channel_2_threads::<Tokio, MultiThread>,
                 ASYNC_LOCK => tasks::channel_2_threads::<AsyncLock, MultiThread>,
             )),

@@ -1,4 +1,4 @@
-//! The locks of async Rust, in tasks on tokio's schedulers.
+//! The locks and channels of async Rust, in tasks on tokio's schedulers; and this project's channel, in such tasks.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -16,14 +16,18 @@ use crate::measure;
 pub trait Locks: 'static {
     type Mutex: Default + Send + Sync;
     type Semaphore: Send + Sync;
-    type Sender: Clone + Send;
-    type Receiver: Clone + Send;
 
     fn lock(mutex: &Self::Mutex) -> impl Future<Output = impl DerefMut<Target = u64> + Send> + Send;
 
     fn semaphore(permits: usize) -> Self::Semaphore;
 
     fn acquire(semaphore: &Self::Semaphore) -> impl Future<Output = impl Drop + Send> + Send;
+}
+
+/// A library of channels.
+pub trait Channels: 'static {
+    type Sender: Clone + Send;
+    type Receiver: Clone + Send;
 
     fn channel(capacity: usize) -> (Self::Sender, Self::Receiver);
 
@@ -32,14 +36,12 @@ pub trait Locks: 'static {
     fn receive(receiver: &Self::Receiver) -> impl Future<Output = Option<u64>> + Send;
 }
 
-/// tokio's. Its channel has one receiver, which several share by a mutex.
+/// tokio's.
 pub struct Tokio;
 
 impl Locks for Tokio {
     type Mutex = ::tokio::sync::Mutex<u64>;
     type Semaphore = TokioSemaphore;
-    type Sender = mpsc::Sender<u64>;
-    type Receiver = Arc<::tokio::sync::Mutex<mpsc::Receiver<u64>>>;
 
     fn lock(mutex: &Self::Mutex) -> impl Future<Output = impl DerefMut<Target = u64> + Send> + Send {
         mutex.lock()
@@ -52,6 +54,12 @@ impl Locks for Tokio {
     async fn acquire(semaphore: &Self::Semaphore) -> impl Drop + Send {
         semaphore.acquire().await.expect("it isn't closed")
     }
+}
+
+/// It has one receiver, which several share by a mutex.
+impl Channels for Tokio {
+    type Sender = mpsc::Sender<u64>;
+    type Receiver = Arc<::tokio::sync::Mutex<mpsc::Receiver<u64>>>;
 
     fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
         let (sender, receiver) = mpsc::channel(capacity);
@@ -73,8 +81,6 @@ pub struct AsyncLock;
 impl Locks for AsyncLock {
     type Mutex = async_lock::Mutex<u64>;
     type Semaphore = async_lock::Semaphore;
-    type Sender = async_channel::Sender<u64>;
-    type Receiver = async_channel::Receiver<u64>;
 
     fn lock(mutex: &Self::Mutex) -> impl Future<Output = impl DerefMut<Target = u64> + Send> + Send {
         mutex.lock()
@@ -87,6 +93,11 @@ impl Locks for AsyncLock {
     fn acquire(semaphore: &Self::Semaphore) -> impl Future<Output = impl Drop + Send> + Send {
         semaphore.acquire()
     }
+}
+
+impl Channels for AsyncLock {
+    type Sender = async_channel::Sender<u64>;
+    type Receiver = async_channel::Receiver<u64>;
 
     fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
         async_channel::bounded(capacity)
@@ -98,6 +109,26 @@ impl Locks for AsyncLock {
 
     async fn receive(receiver: &Self::Receiver) -> Option<u64> {
         receiver.recv().await.ok()
+    }
+}
+
+/// This project's channel.
+pub struct Aioco;
+
+impl Channels for Aioco {
+    type Sender = ::aioco::sync::Sender<u64>;
+    type Receiver = ::aioco::sync::Receiver<u64>;
+
+    fn channel(capacity: usize) -> (Self::Sender, Self::Receiver) {
+        ::aioco::sync::channel(capacity)
+    }
+
+    async fn send(sender: &Self::Sender, message: u64) {
+        sender.send_async(message).await.expect("somebody receives");
+    }
+
+    async fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.recv_async().await.ok()
     }
 }
 
@@ -195,46 +226,46 @@ pub fn semaphore<L: Locks>(times: u64) -> Duration {
 }
 
 /// One task sends, one receives.
-pub fn channel_spsc<L: Locks>(times: u64) -> Duration {
-    messages::<L>(1, times)
+pub fn channel_spsc<C: Channels>(times: u64) -> Duration {
+    messages::<C>(1, times)
 }
 
 /// Several tasks send, and as many receive.
-pub fn channel_mpmc<L: Locks>(times: u64) -> Duration {
-    messages::<L>(PAIRS, times)
+pub fn channel_mpmc<C: Channels>(times: u64) -> Duration {
+    messages::<C>(PAIRS, times)
 }
 
-fn messages<L: Locks>(pairs: u64, times: u64) -> Duration {
+fn messages<C: Channels>(pairs: u64, times: u64) -> Duration {
     run::<CurrentThread>(move || {
-        let (sender, receiver) = L::channel(CAPACITY);
+        let (sender, receiver) = C::channel(CAPACITY);
         let sending = (0..pairs).map(|_| {
             let sender = sender.clone();
             task::spawn(async move {
                 for n in 0..times {
-                    L::send(&sender, n).await;
+                    C::send(&sender, n).await;
                 }
             })
         });
         let mut all: Vec<_> = sending.collect();
         all.extend((0..pairs).map(|_| {
             let receiver = receiver.clone();
-            task::spawn(async move { while L::receive(&receiver).await.is_some() {} })
+            task::spawn(async move { while C::receive(&receiver).await.is_some() {} })
         }));
         all
     })
 }
 
 /// One task sends, another one, on a second worker, receives.
-pub fn channel_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
+pub fn channel_2_threads<C: Channels, S: Scheduler>(times: u64) -> Duration {
     let runtime = runtime::<S>();
     let contest = Arc::new(Contest::new(times));
-    let (sender, receiver) = L::channel(CAPACITY);
+    let (sender, receiver) = C::channel(CAPACITY);
     let sending = runtime.spawn({
         let contest = contest.clone();
         async move {
             meet(&contest).await;
             for n in 0..contest.goal {
-                L::send(&sender, n).await;
+                C::send(&sender, n).await;
             }
         }
     });
@@ -243,7 +274,7 @@ pub fn channel_2_threads<L: Locks, S: Scheduler>(times: u64) -> Duration {
         async move {
             meet(&contest).await;
             let mut counter = 0;
-            while L::receive(&receiver).await.is_some() {
+            while C::receive(&receiver).await.is_some() {
                 contest.count(&mut counter);
             }
         }
