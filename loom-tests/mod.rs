@@ -17,6 +17,9 @@
 //! | [`short_lock`] | `primitive::ShortLock` | holders exclude one another, and see what the ones before did |
 //! | [`mutex`], [`rwlock`], [`semaphore`] | `sync::raw::gate::Gate` and its rules | nobody is in who may not be, nobody waits who could be in; also when waiters give up or are unwound |
 //! | [`wait_queue`] | `sync::raw::wait_queue` | no wake is missed; one wakes one; it is handed on |
+//! | [`event`] | `sync::raw::event` | all who wait are told, not too early, and see what came before |
+//! | [`barrier`] | `sync::raw::barrier` | nobody goes before all have come, one of them came last; one that leaves hasn't come |
+//! | [`task_group`] | `sync::raw::task_group` | a parent goes when all have ended; no more run than may; an unwound spawner leaves nothing |
 //! | [`threshold`] | `sync::raw::threshold` | no advance is missed, and what came before it is visible |
 //! | [`channel`] | `sync::raw::channel` | each message arrives once and in order, or is given back; all are told of the end |
 //! | [`pending`] | `sync::raw::pending` | so it is for async code; the latest waker is woken; a future that is dropped hands on what it was given |
@@ -63,9 +66,11 @@ macro_rules! models {
     };
 }
 
+mod barrier;
 mod bottom_half;
 mod channel;
 mod coroutine;
+mod event;
 mod mutex;
 mod notify;
 mod oneshot;
@@ -77,6 +82,7 @@ mod rwlock;
 mod semaphore;
 mod short_lock;
 mod state;
+mod task_group;
 mod threshold;
 mod wait_queue;
 mod wake_queue;

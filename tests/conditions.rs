@@ -525,6 +525,7 @@ fn one_that_leaves_a_barrier_has_not_come() {
     let context = context();
     let barrier = Arc::new(Barrier::new(2));
     assert_eq!(barrier.wait_until(Instant::now()), None);
+    assert_eq!(barrier.wait_for(Duration::from_millis(1)), None);
     let wait = || {
         let barrier = barrier.clone();
         spawn(&context, move || barrier.wait())

@@ -4,8 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::deadline_after;
-use super::raw::wait_queue::{End, RawWaitQueue};
-use crate::primitive::atomic::{AtomicBool, Ordering};
+use super::raw::event::RawEvent;
 
 /// Something that happens once, and that coroutines of any context and plain threads wait for.
 ///
@@ -24,28 +23,24 @@ use crate::primitive::atomic::{AtomicBool, Ordering};
 /// assert!(ready.is_set());
 /// ```
 pub struct Event {
-    is_set: AtomicBool,
-    waiters: RawWaitQueue,
+    raw: RawEvent,
 }
 
 impl Event {
     /// An event that hasn't happened.
     pub const fn new() -> Self {
-        Self { is_set: AtomicBool::new(false), waiters: RawWaitQueue::new() }
+        Self { raw: RawEvent::new() }
     }
 
     /// It happens: wakes all who wait. Once it has happened, this does nothing.
     pub fn set(&self) {
-        // Release: pairs with the Acquire of `is_set`. That the waiters don't miss it is up to the queue's lock.
-        self.is_set.store(true, Ordering::Release);
-        self.waiters.wake_all();
+        self.raw.set();
     }
 
     /// Whether it has happened.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // Acquire: pairs with the Release of `set`.
-        self.is_set.load(Ordering::Acquire)
+        self.raw.is_set()
     }
 
     /// Waits until it happens.
@@ -55,7 +50,7 @@ impl Event {
     /// As [`park`](crate::park::park()), if it has to wait.
     #[inline]
     pub fn wait(&self) {
-        self.wait_at_most(None);
+        self.raw.wait(None);
     }
 
     /// As [`wait`](Self::wait), but at most until `deadline`. Returns whether it has happened.
@@ -65,7 +60,7 @@ impl Event {
     /// As [`wait`](Self::wait).
     #[inline]
     pub fn wait_until(&self, deadline: Instant) -> bool {
-        self.wait_at_most(Some(deadline))
+        self.raw.wait(Some(deadline))
     }
 
     /// As [`wait`](Self::wait), but for at most `duration`. Returns whether it has happened.
@@ -75,11 +70,7 @@ impl Event {
     /// As [`wait`](Self::wait).
     #[inline]
     pub fn wait_for(&self, duration: Duration) -> bool {
-        self.wait_at_most(deadline_after(duration))
-    }
-
-    fn wait_at_most(&self, deadline: Option<Instant>) -> bool {
-        self.is_set() || self.waiters.wait(End::Back, deadline, || !self.is_set(), |_| self.is_set())
+        self.raw.wait(deadline_after(duration))
     }
 }
 

@@ -2,14 +2,15 @@
 #![allow(unsafe_code)] // # Safety: coroutines that borrow, in a scope that is left only when they have ended.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::panic::{self, Location};
 use std::sync::Arc;
 
-use super::{Permits, Semaphore, WaitQueue};
+use super::Semaphore;
+use super::raw::task_group::RawTaskGroup;
 use crate::coroutine::{self, Home};
 use crate::task::{self, JoinHandle};
 
@@ -82,10 +83,8 @@ pub fn task_group<'env, T, E: 'env>(
     assert!(limit > 0, "a task group without room for a coroutine");
     let group = TaskGroup {
         home: coroutine::home().expect("task_group called outside of a coroutine that has a home"),
-        slots: Semaphore::new(limit.min(Semaphore::MAX_PERMITS)),
+        raw: RawTaskGroup::new(limit.min(Semaphore::MAX_PERMITS)),
         children: RefCell::default(),
-        running: Cell::new(0),
-        all_ended: WaitQueue::new(),
         error: RefCell::new(None),
         payload: RefCell::new(None),
         scope: PhantomData,
@@ -94,7 +93,7 @@ pub fn task_group<'env, T, E: 'env>(
     let result = {
         let _end = EndAll(&group);
         let result = f(&group).map_err(|error| group.fail(error));
-        group.all_ended.wait_condition(|| group.running.get() == 0);
+        group.raw.wait();
         group.reap();
         result
     };
@@ -111,11 +110,8 @@ pub fn task_group<'env, T, E: 'env>(
 /// Where [`task_group`] lets coroutines be spawned.
 pub struct TaskGroup<'scope, 'env: 'scope, E> {
     home: Arc<dyn Home>,
-    slots: Semaphore,
+    raw: RawTaskGroup,
     children: RefCell<Children>,
-    /// How many have been spawned and have not ended.
-    running: Cell<usize>,
-    all_ended: WaitQueue,
     error: RefCell<Option<E>>,
     payload: RefCell<Option<Box<dyn Any + Send>>>,
     /// Invariant, as in [`std::thread::Scope`].
@@ -150,11 +146,10 @@ impl<'scope, 'env, E> TaskGroup<'scope, 'env, E> {
     #[track_caller]
     pub fn spawn(&'scope self, f: impl FnOnce() -> Result<(), E> + 'scope) -> io::Result<()> {
         let location = Location::caller();
-        let permit = self.slots.acquire(1);
+        let child = Child::begin(&self.raw);
         self.reap();
         let place = self.children.borrow_mut().reserve();
-        self.running.set(self.running.get() + 1);
-        let parts = (f, End { group: self, place, permit });
+        let parts = (f, End { group: self, place, child });
         let body = move || {
             // Captured whole: if the body is dropped unrun, the closure goes first, then it has ended.
             let parts = parts;
@@ -216,24 +211,36 @@ impl Children {
     }
 }
 
+/// A child that counts, until this is dropped.
+struct Child<'scope>(&'scope RawTaskGroup);
+
+impl<'scope> Child<'scope> {
+    /// Waits for a place.
+    fn begin(group: &'scope RawTaskGroup) -> Self {
+        group.begin();
+        Self(group)
+    }
+}
+
+impl Drop for Child<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// A coroutine's side: tells the group that it has ended.
 struct End<'scope, 'env, E> {
     group: &'scope TaskGroup<'scope, 'env, E>,
     place: usize,
-    #[allow(dead_code, reason = "goes back when this is dropped")]
-    permit: Permits<'scope>,
+    #[allow(dead_code, reason = "ends when this is dropped")]
+    child: Child<'scope>,
 }
 
 impl<E> Drop for End<'_, '_, E> {
     /// What follows until the handle is finished doesn't suspend, so the group, which is on the same thread, finds it
     /// finished.
     fn drop(&mut self) {
-        let group = self.group;
-        group.children.borrow_mut().ended.push(self.place);
-        group.running.set(group.running.get() - 1);
-        if group.running.get() == 0 {
-            group.all_ended.wake_all();
-        }
+        self.group.children.borrow_mut().ended.push(self.place);
     }
 }
 
@@ -251,6 +258,6 @@ impl<E> Drop for EndAll<'_, '_, '_, E> {
 
 impl<E> fmt::Debug for TaskGroup<'_, '_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskGroup").field("running", &self.running.get()).finish_non_exhaustive()
+        f.debug_struct("TaskGroup").field("running", &self.raw.running()).finish_non_exhaustive()
     }
 }
