@@ -1,6 +1,6 @@
 //! The model's twin of the room `park`: each thread of a model has a token, behind a mutex.
 #![allow(unsafe_code)] // # Safety: a contract that is kept for the real one's sake.
-#![allow(clippy::disallowed_types, reason = "loom's thread-locals are of the model's threads")]
+#![allow(clippy::disallowed_types, reason = "loom's are of the model's threads; std's, of the test")]
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,6 +9,16 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use loom::sync::{Condvar, Mutex};
+
+/// Whether the threads of the model that runs stand for coroutines of one thread.
+mod slot {
+    use super::Cell;
+
+    std::thread_local! {
+        pub(super) static ON_ONE_THREAD: Cell<bool> = const { Cell::new(false) };
+    }
+}
+use slot::ON_ONE_THREAD;
 
 /// Numbers the threads: the address of one that has ended might be another one's.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -68,6 +78,11 @@ pub(crate) fn passed() -> Option<Instant> {
     Some(Instant::now())
 }
 
+/// Says whether the threads of the model stand for coroutines of one thread.
+pub(crate) fn set_on_one_thread(yes: bool) {
+    ON_ONE_THREAD.set(yes);
+}
+
 pub(crate) fn in_coroutine() -> bool {
     true
 }
@@ -89,7 +104,7 @@ impl Runner {
     }
 
     pub(crate) fn is_elsewhere(self) -> bool {
-        self != Self::current()
+        self != Self::current() && !ON_ONE_THREAD.get()
     }
 
     pub(crate) fn is_parked(self) -> bool {

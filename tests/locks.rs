@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::{Arc, Mutex as StdMutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -137,6 +137,51 @@ fn nobody_overtakes_those_who_wait() {
         waiter.join().expect("no panic");
     });
     assert_eq!(*mutex.lock(), ["waiter", "unlocker"]);
+}
+
+/// Until it runs, and no longer.
+#[test]
+fn one_that_sleeps_on_another_thread_may_be_overtaken() {
+    within(LIMIT, || {
+        let mutex = Arc::new(Mutex::new(()));
+        let ((queued, is_queued), (come, has_come)) = (mpsc::channel(), mpsc::channel());
+        let ((sleep, sleeping), (end, ended)) = (mpsc::channel(), mpsc::channel());
+        let guard = mutex.lock();
+        let other = {
+            let mutex = mutex.clone();
+            thread::spawn(move || {
+                let says = |word: &str| format!("{mutex:?}").contains(word);
+                let context = context();
+                context.block_on(|| {
+                    let waiter = mutex.clone();
+                    let waiter = spawn(&context, move || {
+                        let _guard = waiter.lock();
+                        ended.recv().expect("the test ends it");
+                    });
+                    while !says("queued: true") {
+                        yield_now();
+                    }
+                    queued.send(()).expect("the test waits");
+                    sleeping.recv().expect("the test ends it");
+                    while says("called: true") {
+                        yield_now();
+                    }
+                    come.send(()).expect("the test waits");
+                    waiter.join().expect("no panic");
+                });
+            })
+        };
+        is_queued.recv().expect("it queues");
+        drop(guard);
+        let guard = mutex.try_lock().expect("the one that is next hasn't run");
+        sleep.send(()).expect("it sleeps");
+        has_come.recv().expect("it comes");
+        drop(guard);
+        assert!(mutex.try_lock().is_none(), "it is the next one's");
+        end.send(()).expect("it has the mutex");
+        other.join().expect("no panic");
+        assert!(mutex.try_lock().is_some());
+    });
 }
 
 /// Field report 38: constant stack, linear time.

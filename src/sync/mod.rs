@@ -23,8 +23,14 @@
 //! woke it suspends, or in its own loop, never on the stack of the other. Any number of waiters that unlock one another
 //! take constant stack, and linear time.
 //!
+//! There is one exception. If the next one for a [`Mutex`] sleeps on another thread than the one that unlocks, it is
+//! woken, and until it runs, others may lock the mutex before it: otherwise that would stay locked for as long as a
+//! thread takes to wake up. When it runs and finds the mutex locked, it is the next owner. Those behind it keep their
+//! order. So nobody starves here either.
+//!
 //! Who finds a mutex held by somebody that runs on another thread, and nobody queued, waits awake for some microseconds
 //! before it queues and suspends; so does who finds a channel empty, or full, whose other side runs on another thread.
+//! If that takes longer than the others usually do, it gives up its processor meanwhile, a few times.
 //!
 //! # Leaving
 //!

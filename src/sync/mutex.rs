@@ -16,6 +16,7 @@ use super::raw::mutex::RawMutex;
 ///
 /// Those who wait get it in the order in which they came: an unlock makes it the next one's at once, and wakes that one.
 /// A coroutine that is woken runs when the one that unlocked suspends, or in its own loop; never from within the unlock.
+/// One that sleeps on another thread is only woken, and may be overtaken until it runs (see [the module](super#order)).
 ///
 /// See [the module](super) for what all locks here have in common: cancellation, time limits, panics, deadlocks.
 ///

@@ -3,28 +3,39 @@
 //! Two threads that need one another every few nanoseconds then don't put each other to sleep, which takes microseconds.
 //! It pays only if the one that is waited for is running meanwhile, on another thread: patience is asked for again and
 //! again, and may end.
+//!
+//! One that runs and doesn't get on has perhaps been preempted, on a machine with more threads than processors. Then the
+//! waiter gives up its processor, a few times, before it goes to sleep. Two threads that count under a mutex on two
+//! processors that have other work as well took 0.8 to 1.0 × as long with that as without.
 
-use std::hint;
+use std::{hint, thread};
 
 use super::holder::Name;
+use crate::park::Runner;
 
-/// How long to wait for one that runs, in instructions to pause. (Some 20 ns each, or 50, on x86-64.)
-pub(super) const FOR_ONE_THAT_RUNS: u32 = 100;
-/// How long to wait for one that is waking up: longer than that takes.
-pub(super) const FOR_A_SLEEPER: u32 = 1500;
-/// How many pauses at a time, at most; then it looks.
-const LONGEST_PAUSE: u32 = 16;
+/// How long to wait for one that runs, in instructions to pause. (Some 15 ns each, or 40, on x86-64.)
+pub(super) const FOR_ONE_THAT_RUNS: u32 = 400;
+/// After how long it may have been preempted.
+const PREEMPTED: u32 = 100;
+/// How many pauses at a time, at first and at most; then it looks. Each look takes the line from the one that is waited
+/// for, who needs it next: looking less often is faster.
+const FIRST_PAUSE: u32 = 16;
+const LONGEST_PAUSE: u32 = 64;
 
 /// Tries until there is a result, or patience is exhausted.
 pub(super) fn wait_awake(attempt: impl Fn() -> Option<bool>, patience: impl Fn() -> u32) -> bool {
     let mut spent = 0;
-    let mut pause = 1;
+    let mut pause = FIRST_PAUSE;
     loop {
         if let Some(result) = attempt() {
             return result;
         }
-        if spent >= patience() {
+        // A model doesn't wait so: for it, time doesn't pass.
+        if cfg!(all(test, loom)) || spent >= patience() {
             return false;
+        }
+        if spent >= PREEMPTED {
+            thread::yield_now();
         }
         (0..pause).for_each(|_| hint::spin_loop());
         spent += pause;
@@ -32,10 +43,8 @@ pub(super) fn wait_awake(attempt: impl Fn() -> Option<bool>, patience: impl Fn()
     }
 }
 
-/// How long to wait for whoever has that name.
-pub(super) fn patience_for(name: &Name) -> u32 {
-    match name.get() {
-        Some(other) if other.is_elsewhere() && !other.is_parked() => FOR_ONE_THAT_RUNS,
-        _ => 0,
-    }
+/// How long to wait for whoever has that name, if anybody has.
+pub(super) fn patience_for(name: &Name) -> Option<u32> {
+    let runs = |other: Runner| other.is_elsewhere() && !other.is_parked();
+    name.get().map(|other| if runs(other) { FOR_ONE_THAT_RUNS } else { 0 })
 }

@@ -256,7 +256,7 @@ impl<T> RawChannel<T> {
     fn wait_awake(&self, other: &Name, is_reached: impl Fn(usize) -> bool) {
         if cfg!(not(all(test, loom))) {
             let attempt = || is_reached(self.level.load(Ordering::Relaxed)).then_some(true);
-            awake::wait_awake(attempt, || awake::patience_for(other));
+            awake::wait_awake(attempt, || awake::patience_for(other).unwrap_or_default());
         }
     }
 

@@ -2,17 +2,22 @@
 //!
 //! # Waiting awake
 //!
-//! Before it queues, a locker that finds the mutex held by somebody on another thread, and nobody queued, waits
-//! [awake](super::awake). This is no barging: nobody is overtaken that has queued. It doesn't wait so for a holder that is
-//! suspended, or that is on its own thread.
+//! Before it queues, a locker that finds the mutex held by somebody on another thread, and the queue empty or only
+//! [called](super::gate#calls), waits [awake](super::awake). It doesn't wait so for a holder that is suspended, or that
+//! is on its own thread.
 //!
-//! Somebody to whom the mutex was handed over, and who has yet to wake up, is waited for a little longer than that takes.
-//! Otherwise two threads that have come to hand it to and fro, each asleep when its turn comes, would go on to do so.
+//! # Why a sleeper on another thread is only called
+//!
+//! Because two threads that have come to put each other to sleep would go on to do so, if each made the other one the
+//! owner: whoever unlocks finds the other one asleep, and then waits for it to wake up, and goes to sleep over that. Two
+//! threads that count under a mutex, on two processors that have other work as well, took with such a hand-over 0.9 to 10
+//! times what they take with a parking_lot mutex, from one run to the next, and go to sleep up to 2000 times in 3 ms;
+//! with calls 0.7 to 1.3 times, and they hardly ever sleep.
 
 use std::fmt;
 use std::time::Instant;
 
-use super::awake;
+use super::awake::{self, FOR_ONE_THAT_RUNS};
 use super::gate::{Gate, Rule};
 use super::holder::{Holder, Site};
 use crate::primitive::const_unless_model;
@@ -24,6 +29,8 @@ const LOCKED: usize = 1;
 pub(crate) struct One;
 
 impl Rule for One {
+    const CALLS: bool = true;
+
     fn enter(word: usize, _: usize) -> Option<usize> {
         (word == FREE).then_some(LOCKED)
     }
@@ -64,7 +71,7 @@ impl RawMutex {
     /// Locks it if it is free.
     #[inline(always)]
     pub(crate) fn try_lock(&self, site: Site) -> bool {
-        let locked = self.gate.enter_from(FREE, LOCKED);
+        let locked = self.gate.enter_from(FREE, LOCKED) || self.gate.try_enter(1);
         if locked {
             self.holder.set(site);
         }
@@ -76,8 +83,14 @@ impl RawMutex {
     pub(crate) fn unlock(&self) {
         self.holder.clear();
         if !self.gate.leave_from(LOCKED, FREE) {
-            self.gate.leave_slow(1);
+            self.unlock_slow();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlock_slow(&self) {
+        self.gate.leave(1);
     }
 
     /// Where the holder locked it.
@@ -92,29 +105,24 @@ impl RawMutex {
     #[cold]
     #[inline(never)]
     fn lock_slow(&self, deadline: Option<Instant>, site: Site) -> bool {
+        if self.gate.try_enter(1) {
+            return true;
+        }
         self.holder.refuse_deadlock("a mutex", site);
         self.wait_awake() || self.gate.enter_slow(1, deadline)
     }
 
     /// Waits awake if that may pay. Returns whether it has locked it.
     fn wait_awake(&self) -> bool {
-        let attempt = || match self.gate.word() {
-            FREE => self.gate.enter_from(FREE, LOCKED).then_some(true),
-            LOCKED => None,
-            // Somebody has queued.
-            _ => Some(false),
+        let attempt = || {
+            let locked = self.gate.word() == FREE && self.gate.try_enter(1);
+            (locked || self.gate.is_closed()).then_some(locked)
         };
-        cfg!(not(all(test, loom))) && awake::wait_awake(attempt, || self.patience())
+        awake::wait_awake(attempt, || self.patience())
     }
 
     fn patience(&self) -> u32 {
-        match (self.holder.runner(), self.gate.let_in()) {
-            (Some(_), _) => awake::patience_for(self.holder.name()),
-            (None, Some(sleeper)) if sleeper.is_elsewhere() => awake::FOR_A_SLEEPER,
-            (None, Some(_)) => 0,
-            // It has been locked at this very moment.
-            (None, None) => awake::FOR_ONE_THAT_RUNS,
-        }
+        [self.holder.name(), self.gate.let_in()].into_iter().find_map(awake::patience_for).unwrap_or(FOR_ONE_THAT_RUNS)
     }
 }
 

@@ -21,6 +21,8 @@ const READER: usize = 2;
 pub(crate) struct WriterOrReaders;
 
 impl Rule for WriterOrReaders {
+    const CALLS: bool = false;
+
     fn enter(word: usize, need: usize) -> Option<usize> {
         match need {
             WRITER => (word == 0).then_some(WRITER),

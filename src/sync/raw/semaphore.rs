@@ -5,13 +5,15 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::gate::{Gate, QUEUED, Rule};
+use super::gate::{Gate, Rule, WORD};
 use crate::primitive::const_unless_model;
 
 /// Permits; the word is how many there are.
 pub(crate) struct Permits;
 
 impl Rule for Permits {
+    const CALLS: bool = false;
+
     fn enter(word: usize, need: usize) -> Option<usize> {
         word.checked_sub(need)
     }
@@ -23,7 +25,7 @@ impl Rule for Permits {
 }
 
 /// As many permits as a semaphore can have.
-pub(crate) const MAX_PERMITS: usize = QUEUED - 1;
+pub(crate) const MAX_PERMITS: usize = WORD;
 
 /// A counting semaphore.
 pub(crate) struct RawSemaphore(Gate<Permits>);
@@ -64,7 +66,7 @@ impl RawSemaphore {
 
     /// How many are there at this moment.
     pub(crate) fn available(&self) -> usize {
-        self.0.word() & !QUEUED
+        self.0.word()
     }
 }
 

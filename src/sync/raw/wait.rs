@@ -13,6 +13,11 @@ use crate::primitive::mutant::mutant;
 
 /// What has waiters.
 pub(crate) trait Queue<P> {
+    /// A waiter without a turn is awake: if it was only called, it looks. Returns whether it has what it waited for.
+    fn answer(&self, _: &Waiter<P>) -> bool {
+        false
+    }
+
     /// Takes a waiter off the list, and gives those behind it the turns that they needn't wait for any more. Returns
     /// whether it was in the list; otherwise it has its turn.
     fn withdraw(&self, waiter: &Waiter<P>) -> bool;
@@ -41,7 +46,7 @@ impl<'a, P, Q: Queue<P>> Waiting<'a, P, Q> {
     /// As [`park`](park::park()).
     pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
         loop {
-            if self.waiter.turn().is_some() {
+            if self.waiter.turn().is_some() || self.queue.answer(self.waiter) {
                 return true;
             }
             // A model can't unwind: the count of panics is that of the thread on which its threads run.

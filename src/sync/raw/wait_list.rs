@@ -177,6 +177,22 @@ impl<P> WaitList<P> {
         self.first.map(|first| unsafe { first.as_ref() })
     }
 
+    /// Whether the waiter is the first.
+    pub(super) fn is_front(&self, waiter: &Waiter<P>) -> bool {
+        self.first == Some(NonNull::from(waiter))
+    }
+
+    /// Whether the waiter is the last.
+    pub(super) fn is_last(&self, waiter: &Waiter<P>) -> bool {
+        self.last == Some(NonNull::from(waiter))
+    }
+
+    /// What wakes the first waiter, which stays in the list.
+    pub(super) fn front_waker(&self) -> Option<Waker> {
+        // SAFETY: the caller holds the lock of the list, where wakers are that list's.
+        self.front().and_then(|first| first.waker.with(|waker| unsafe { (*waker).clone() }))
+    }
+
     /// Adds a waiter at the end.
     ///
     /// # Safety
