@@ -4,6 +4,15 @@
 //! if the waker does, the waiter sees what it did before; if the waiter does, the waker finds it. Hence no wake is missed
 //! by a waiter that looks at its condition *after* it has joined, whatever the condition is made of. Checked by the
 //! models `wait_queue` of `loom-tests/`.
+//!
+//! # Waiters are woken, not moved to the mutex's queue
+//!
+//! [`wake_all`](RawWaitQueue::wake_all) could leave those who need a mutex next asleep, and move them to the queue of
+//! that, to be woken one by one by the unlocks. Measured with 64 waiters, by letting each wake the next when it has
+//! unlocked, which is the best that moving them could come to: 47 ns a waiter instead of 45 if they are of one thread,
+//! and 500 instead of 210 if they are of two, where each unlock then waits for a thread to wake up. (They find the mutex
+//! free, since those of one thread run one after the other.) It pays only if all are of one thread and suspend with the
+//! mutex held, where it is 430 instead of 490. So it isn't done.
 #![allow(unsafe_code)] // # Safety: a waiter that joins the list stays in its frame until it is out.
 
 use std::fmt;
