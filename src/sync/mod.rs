@@ -30,7 +30,7 @@
 //!
 //! Who finds a mutex held by somebody that runs on another thread, and nobody queued, waits awake for some microseconds
 //! before it queues and suspends; so does who finds a channel empty, or full, whose other side runs on another thread.
-//! If that takes longer than the others usually do, it gives up its processor meanwhile, a few times.
+//! If that takes long, it yields its processor a few times, since the other one may have been preempted.
 //!
 //! # Leaving
 //!
