@@ -72,11 +72,34 @@ fn calibrate(run: Loop) -> u64 {
 
 /// The processor time that this process has used, on all of its threads.
 pub fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is valid to write to.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    assert_eq!(result, 0, "Linux has this clock");
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    CpuClock(libc::CLOCK_PROCESS_CPUTIME_ID).now()
+}
+
+/// A clock that goes while a thread, or the process, has a processor. All threads may read it.
+#[derive(Clone, Copy)]
+pub struct CpuClock(libc::clockid_t);
+
+impl CpuClock {
+    pub fn of_this_thread() -> Self {
+        let mut clock = 0;
+        // SAFETY: the thread is running, and the clock's number is valid to write to.
+        let result = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
+        assert_eq!(result, 0, "each thread has this clock");
+        Self(clock)
+    }
+
+    /// The processor time until now.
+    ///
+    /// # Panics
+    ///
+    /// If the thread has ended.
+    pub fn now(self) -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the time is valid to write to.
+        let result = unsafe { libc::clock_gettime(self.0, &mut time) };
+        assert_eq!(result, 0, "the thread is there");
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
 }
 
 /// A core, counted from the last one that the process may run on; the first one tends to serve the interrupts.

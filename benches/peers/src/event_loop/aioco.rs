@@ -1,14 +1,18 @@
 //! This project's event loop, through its public interface only.
 
 use std::cell::{Cell, OnceCell};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ::aioco::aio::{FdCallbacks, FdHandler, Polling, Trigger};
+use ::aioco::fd::Parked;
 use ::aioco::{AioContext, aio, fd, park};
 
+use super::echo::{BUFFER, CONNECTIONS};
 use super::event_fd::EventFd;
 use super::rally::{Clock, Rally, Side, on_two_threads};
 use super::tally::Tally;
@@ -126,6 +130,30 @@ pub fn fd_park(times: u64) -> Duration {
             answering.join().expect("it doesn't panic");
         })
     })
+}
+
+/// A coroutine for each connection, which sends back what it gets.
+pub fn serve_echo(listener: TcpListener) {
+    fn echo(mut stream: Parked<TcpStream>) {
+        let mut buffer = [0; BUFFER];
+        loop {
+            match stream.read(&mut buffer).expect("the client doesn't reset") {
+                0 => return,
+                count => stream.write_all(&buffer[..count]).expect("the client is there"),
+            }
+        }
+    }
+
+    let context = context();
+    context.block_on(|| {
+        let listener = Parked::new(listener).expect("a socket can be non-blocking");
+        let accept = |_| {
+            let (stream, _) = listener.accept().expect("it is a connection");
+            context.spawn(|| echo(stream)).expect("a stack can be mapped")
+        };
+        let echoes: Vec<_> = (0..CONNECTIONS).map(accept).collect();
+        echoes.into_iter().for_each(|echo| echo.join().expect("it doesn't panic"));
+    });
 }
 
 /// A round trip of wakes between coroutines on two threads whose loops sleep.

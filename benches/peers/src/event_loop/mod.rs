@@ -1,10 +1,11 @@
 //! What the group `loop` times: event loops, as they wait, wake, watch and keep time.
 //!
 //! [`aioco`] and [`tokio`] have loops with coroutines or tasks on them. [`poller`] has what only waits, from mio down
-//! to bare system calls: with nothing to schedule, it shows what the kernel's part of a figure is. The rest is what
-//! they share.
+//! to bare system calls: with nothing to schedule, it shows what the kernel's part of a figure is. [`echo`] has the load of
+//! a server, and one that only waits. The rest is what they share.
 
 pub mod aioco;
+pub mod echo;
 mod event_fd;
 mod mio;
 pub mod poller;

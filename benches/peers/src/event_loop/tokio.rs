@@ -1,6 +1,7 @@
 //! tokio's two schedulers, with its drivers for descriptors and time.
 
 use std::future::poll_fn;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,14 +9,16 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use ::tokio::net;
 use ::tokio::runtime::{Builder, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::task;
 use ::tokio::time;
 
 use super::FAR;
+use super::echo::{BUFFER, CONNECTIONS};
 use super::event_fd::EventFd;
 use super::rally::{Clock, Rally, Side, on_two_threads};
 use super::tally::Tally;
@@ -156,6 +159,32 @@ pub fn fd_park<S: Scheduler>(times: u64) -> Duration {
         }
         answering.await.expect("it doesn't panic");
     })
+}
+
+/// A task for each connection, which sends back what it gets.
+pub fn serve_echo(listener: TcpListener) {
+    async fn echo(mut stream: net::TcpStream) {
+        let mut buffer = [0; BUFFER];
+        loop {
+            match stream.read(&mut buffer).await.expect("the client doesn't reset") {
+                0 => return,
+                count => stream.write_all(&buffer[..count]).await.expect("the client is there"),
+            }
+        }
+    }
+
+    run(&runtime::<CurrentThread>(), async move {
+        listener.set_nonblocking(true).expect("a socket can be non-blocking");
+        let listener = net::TcpListener::from_std(listener).expect("a socket can be watched");
+        let mut echoes = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (stream, _) = listener.accept().await.expect("it is a connection");
+            echoes.push(task::spawn(echo(stream)));
+        }
+        for echo in echoes {
+            echo.await.expect("it doesn't panic");
+        }
+    });
 }
 
 /// Registers a descriptor for input.

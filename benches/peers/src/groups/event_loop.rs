@@ -2,9 +2,10 @@
 //! clock.
 
 use super::{Case, Contestant, Cores, Group, Method};
+use crate::event_loop::echo::CONNECTIONS;
 use crate::event_loop::poller::{self, Poller};
 use crate::event_loop::tokio::{self, CurrentThread, MultiThread, Scheduler};
-use crate::event_loop::{IDLE, MANY, Mio, RawEpoll, RawRing, aioco, raw_epoll, raw_ring};
+use crate::event_loop::{IDLE, MANY, Mio, RawEpoll, RawRing, aioco, echo, raw_epoll, raw_ring};
 use crate::measure::Loop;
 use crate::runtime::{Aioco, Runtime};
 
@@ -28,6 +29,11 @@ const fn on_one_core(contestants: &'static [Contestant<Loop>]) -> Method {
 /// A loop on two cores that does one thing each time.
 const fn on_two_cores(contestants: &'static [Contestant<Loop>]) -> Method {
     Method::Timed { cores: Cores::Two, units: 1, descriptors: 0, contestants }
+}
+
+/// A server on one core and its clients on another, per message. Both have the ends of the connections open.
+const fn served(contestants: &'static [Contestant<Loop>]) -> Method {
+    Method::Timed { cores: Cores::Two, units: CONNECTIONS, descriptors: 2 * CONNECTIONS, contestants }
 }
 
 const WAKE_SLEEPING: &[Contestant<Loop>] = contestants!(
@@ -115,6 +121,25 @@ pub const GROUP: Group = Group {
                     P in [Mio, RawEpoll, RawRing] => poller::fd_park::<P>,
                 ),
             },
+        },
+        Case {
+            name: "tcp-echo-64",
+            about: "a server sends back messages of 64 bytes, with a coroutine for each of 64 connections; the clients \
+                    are a thread with epoll, on another core; per message; mio: no coroutine",
+            method: served(contestants!(
+                A in [Aioco] => |times| echo::run(times, aioco::serve_echo).elapsed,
+                T in [CurrentThread] => |times| echo::run(times, tokio::serve_echo).elapsed,
+                P in [Mio] => |times| echo::run(times, echo::serve_by_mio).elapsed,
+            )),
+        },
+        Case {
+            name: "tcp-echo-64-cpu",
+            about: "the processor time of the server's thread for that",
+            method: served(contestants!(
+                A in [Aioco] => |times| echo::run(times, aioco::serve_echo).cpu,
+                T in [CurrentThread] => |times| echo::run(times, tokio::serve_echo).cpu,
+                P in [Mio] => |times| echo::run(times, echo::serve_by_mio).cpu,
+            )),
         },
         Case {
             name: "register-10k",
