@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -347,5 +348,30 @@ fn a_cancelled_wait_leaves_the_others_what_they_wait_for() {
         ours.set_timeout(aioco::coroutine::Interest::Readable, None);
         get_used_to_socket(context, &ours, &mut theirs);
         assert!(aio::current().is_none());
+    });
+}
+
+#[test]
+fn an_end_that_comes_with_the_last_bytes_is_read_after_them() {
+    each(|context| {
+        let listener = Parked::<TcpListener>::bind("127.0.0.1:0".parse().expect("an address")).expect("a listener");
+        let address = listener.get_ref().local_addr().expect("it is bound");
+        let mut theirs = TcpStream::connect(address).expect("a connection");
+        let (ours, _) = context.block_on(|| listener.accept()).expect("a connection");
+        let reading = spawn(context, move || {
+            let mut ours = ours;
+            // More than comes at a time, so that each read takes all there is.
+            let mut buffer = [0; 100];
+            std::iter::from_fn(|| Some(ours.read(&mut buffer).expect("a read")).filter(|&count| count != 0))
+                .sum::<usize>()
+        });
+        for _ in 0..3 {
+            settle(context);
+            theirs.write_all(b"x").expect("room");
+        }
+        settle(context);
+        theirs.write_all(b"xy").expect("room");
+        drop(theirs);
+        assert_eq!(reading.join().expect("no panic"), 5);
     });
 }

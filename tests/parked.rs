@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -197,6 +198,75 @@ fn a_timeout_is_an_error_and_the_next_operation_goes_on() {
             fd::wait_readable_until(&theirs, std::time::Instant::now() + MILLI).expect("a wait"),
             "plain threads wait, too"
         );
+    });
+}
+
+/// A stream that has just been read to its last byte, and the other end of it.
+fn drained() -> (Parked<TcpStream>, TcpStream) {
+    let listener = TcpListener::bind(local()).expect("a listener");
+    let mut theirs = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("a connection");
+    let (ours, _) = Parked::new(listener).expect("a listener").accept().expect("a connection");
+    theirs.write_all(b"xy").expect("room");
+    let mut read = 0;
+    while read < 2 {
+        read += (&ours).read(&mut [0; 8]).expect("some of it");
+    }
+    (ours, theirs)
+}
+
+#[test]
+fn a_coroutine_that_has_read_all_there_was_lets_the_others_go_on_and_then_reads_what_has_come() {
+    each(|context| {
+        context.block_on(|| {
+            let (mut ours, mut theirs) = drained();
+            let other =
+                aioco::aio::current().expect("a context").spawn(move || theirs.write_all(b"z").map(|()| theirs));
+            let other = other.expect("a stack");
+            let mut buffer = [0; 8];
+            assert_eq!(ours.read(&mut buffer).expect("a byte"), 1);
+            assert_eq!(buffer[0], b'z');
+            let theirs = other.join().expect("no panic").expect("room");
+            drop(theirs);
+            assert_eq!(ours.read(&mut buffer).expect("the end"), 0);
+            assert_eq!(ours.read(&mut buffer).expect("the end, again"), 0);
+        });
+    });
+}
+
+#[test]
+fn what_is_there_is_read_in_no_time_in_a_callback_and_in_a_drop_guard() {
+    struct Reads(Parked<TcpStream>, Sender<io::Result<usize>>);
+
+    impl Drop for Reads {
+        fn drop(&mut self) {
+            self.1.send(self.0.read(&mut [0; 8])).expect("somebody wants to know");
+        }
+    }
+
+    each(|context| {
+        let (sender, receiver) = mpsc::channel();
+        let (mut ours, mut theirs) = context.block_on(|| {
+            let (mut ours, mut theirs) = drained();
+            theirs.write_all(b"z").expect("room");
+            ours.set_timeout(Interest::Readable, Some(Duration::ZERO));
+            assert_eq!(ours.read(&mut [0; 8]).expect("it is there already"), 1);
+            ours.set_timeout(Interest::Readable, None);
+            (ours, theirs)
+        });
+        theirs.write_all(b"z").expect("room");
+        let in_callback = sender.clone();
+        context.schedule_once(move || in_callback.send(ours.read(&mut [0; 8])).expect("somebody wants to know"));
+        context.poll(false);
+        assert_eq!(receiver.recv().expect("the callback has run").expect("it is there already"), 1);
+
+        let unwinding = context.spawn(move || {
+            let (ours, mut theirs) = drained();
+            let _reads = Reads(ours, sender);
+            theirs.write_all(b"z").expect("room");
+            panic!("at the worst time");
+        });
+        unwinding.expect("a stack").join().expect_err("it panics");
+        assert_eq!(receiver.recv().expect("the guard has run").expect("it is there already"), 1);
     });
 }
 

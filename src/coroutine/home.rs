@@ -59,7 +59,8 @@ pub struct KeptWatch(pub u64);
 pub enum Since {
     /// Those from now on: the caller has just seen that it isn't ready.
     Now,
-    /// Also those since somebody was last told: the caller has dealt with that one, and doesn't know of others.
+    /// Also those since somebody was last told: the caller has dealt with that one, and doesn't know of others. A hang-up
+    /// or an error is news for ever: it may have come together with what was dealt with.
     LastTold,
 }
 

@@ -32,7 +32,7 @@ impl Parked<TcpListener> {
     /// As [`park`](crate::park::park()).
     pub fn accept(&self) -> io::Result<(Parked<TcpStream>, SocketAddr)> {
         let (stream, address) = self.read_with(TcpListener::accept)?;
-        Ok((Parked::new(stream)?, address))
+        Ok((Parked::new(stream)?.bare(), address))
     }
 }
 
@@ -61,7 +61,7 @@ impl Parked<TcpStream> {
     ///
     /// As [`park`](crate::park::park()).
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
-        connect(Domain::for_address(address), Type::STREAM, &address.into())
+        connect(Domain::for_address(address), Type::STREAM, &address.into()).map(Self::bare)
     }
 }
 

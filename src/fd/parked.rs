@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::keep::Keeping;
@@ -47,6 +48,9 @@ use crate::sys;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// A TCP stream that was accepted or connected as a `Parked` one doesn't ask in vain: when a read has got less than it asked
+/// for, the next one waits first.
+///
 /// # What it may be made of
 ///
 /// The `T` keeps its descriptor, and its operations return [`WouldBlock`](io::ErrorKind::WouldBlock) only because that
@@ -68,6 +72,10 @@ pub struct Parked<T> {
     was_blocking: bool,
     /// By direction: how long an operation may wait, in nanoseconds; [`FOREVER`] if there is no limit.
     timeouts: [AtomicU64; 2],
+    /// Whether a read that gets less than it asked for has taken all there is, but for the news that the peer has hung up: so
+    /// with a TCP stream. (Who sends it urgent data, at which a read stops, may have to send more to be read on.) Not so with
+    /// a `T` that has a buffer of its own, nor with a Unix socket, where what came with descriptors is read by itself.
+    is_bare: bool,
 }
 
 const FOREVER: u64 = u64::MAX;
@@ -80,12 +88,8 @@ impl<T: AsFd> Parked<T> {
     /// What the kernel says about the descriptor.
     pub fn new(inner: T) -> io::Result<Self> {
         let was_blocking = sys::file::set_non_blocking(inner.as_fd(), true)?;
-        Ok(Self {
-            keeping: Keeping::default(),
-            inner,
-            was_blocking,
-            timeouts: [AtomicU64::new(FOREVER), AtomicU64::new(FOREVER)],
-        })
+        let timeouts = [AtomicU64::new(FOREVER), AtomicU64::new(FOREVER)];
+        Ok(Self { keeping: Keeping::default(), inner, was_blocking, timeouts, is_bare: false })
     }
 
     /// Waits until it can be read from; see [`wait_readable`](super::wait_readable).
@@ -140,7 +144,7 @@ impl<T: AsFd> Parked<T> {
     ///
     /// As [`park`](crate::park::park()).
     pub fn read_with<R>(&self, mut operation: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
-        self.with(Interest::Readable, || operation(&self.inner))
+        self.with(Patience::new(Interest::Readable), || operation(&self.inner))
     }
 
     /// As [`read_with`](Self::read_with), waiting until the descriptor can be written to.
@@ -153,7 +157,7 @@ impl<T: AsFd> Parked<T> {
     ///
     /// As [`park`](crate::park::park()).
     pub fn write_with<R>(&self, mut operation: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
-        self.with(Interest::Writable, || operation(&self.inner))
+        self.with(Patience::new(Interest::Writable), || operation(&self.inner))
     }
 
     /// Limits how long one operation of this direction waits; then it returns [`TimedOut`](io::ErrorKind::TimedOut).
@@ -191,6 +195,11 @@ impl<T: AsFd> Parked<T> {
         self.was_blocking = true;
     }
 
+    /// Says that it is a TCP stream.
+    pub(super) fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
+    }
+
     fn deadline(&self, interest: Interest) -> Option<Instant> {
         match self.timeouts[interest as usize].load(Ordering::Relaxed) {
             FOREVER => None,
@@ -206,69 +215,105 @@ impl<T: AsFd> Parked<T> {
         }
     }
 
-    fn with<R>(&self, interest: Interest, mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        let mut deadline = None;
+    /// Waits for a descriptor that isn't ready, as one has seen.
+    fn wait(&self, since: Since, patience: &mut Patience) -> io::Result<()> {
+        let interest = patience.interest;
+        let deadline = *patience.deadline.get_or_insert_with(|| self.deadline(interest));
+        match self.keeping.wait(self.inner.as_fd(), interest, since, deadline)? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    fn with<R>(&self, mut patience: Patience, mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
         loop {
-            if let Some(result) = self.settle(operation(), interest, &mut deadline) {
+            if let Some(result) = self.settle(operation(), &mut patience) {
                 return result;
             }
         }
     }
 
-    fn with_mut<R>(&mut self, interest: Interest, mut operation: impl FnMut(&mut T) -> io::Result<R>) -> io::Result<R> {
-        let mut deadline = None;
+    fn with_mut<R>(
+        &mut self,
+        mut patience: Patience,
+        mut operation: impl FnMut(&mut T) -> io::Result<R>,
+    ) -> io::Result<R> {
         loop {
             let result = operation(&mut self.inner);
-            if let Some(result) = self.settle(result, interest, &mut deadline) {
+            if let Some(result) = self.settle(result, &mut patience) {
                 return result;
             }
         }
     }
 
     /// The result of an operation, unless it is to be repeated: it was interrupted, or the descriptor wasn't ready, and this
-    /// has waited for it. The deadline for all waits of an operation begins with the first.
-    fn settle<R>(
-        &self,
-        result: io::Result<R>,
-        interest: Interest,
-        deadline: &mut Option<Option<Instant>>,
-    ) -> Option<io::Result<R>> {
+    /// has waited for it.
+    fn settle<R>(&self, result: io::Result<R>, patience: &mut Patience) -> Option<io::Result<R>> {
         match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let deadline = *deadline.get_or_insert_with(|| self.deadline(interest));
-                match self.keeping.wait(self.inner.as_fd(), interest, Since::Now, deadline) {
-                    Ok(true) => None,
-                    Ok(false) => Some(Err(io::ErrorKind::TimedOut.into())),
-                    Err(error) => Some(Err(error)),
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(Since::Now, patience).err().map(Err),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
             result => Some(result),
         }
+    }
+
+    /// What comes before a read: the wait for more, if the last one has taken all there was. That saves a system call that
+    /// would find nothing.
+    fn before_read(&self) -> io::Result<Patience> {
+        let mut patience = Patience::new(Interest::Readable);
+        // Drop guards can't wait, but may read what is there.
+        if self.is_bare && self.keeping.take_drained(Interest::Readable) && !thread::panicking() {
+            self.wait(Since::LastTold, &mut patience)?;
+        }
+        Ok(patience)
+    }
+
+    /// What comes after a read of at most `wanted` bytes.
+    fn after_read(&self, wanted: usize, result: io::Result<usize>) -> io::Result<usize> {
+        // At the end, each read tells so.
+        if self.is_bare && result.as_ref().is_ok_and(|count| (1..wanted).contains(count)) {
+            self.keeping.note_drained(Interest::Readable);
+        }
+        result
+    }
+}
+
+/// How long an operation may still wait. The time begins with its first wait.
+struct Patience {
+    interest: Interest,
+    deadline: Option<Option<Instant>>,
+}
+
+impl Patience {
+    fn new(interest: Interest) -> Self {
+        Self { interest, deadline: None }
     }
 }
 
 impl<T: AsFd + Read> Read for Parked<T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.with_mut(Interest::Readable, |inner| inner.read(buffer))
+        let (wanted, patience) = (buffer.len(), self.before_read()?);
+        let result = self.with_mut(patience, |inner| inner.read(buffer));
+        self.after_read(wanted, result)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.with_mut(Interest::Readable, |inner| inner.read_vectored(buffers))
+        let (wanted, patience) = (total_len(buffers), self.before_read()?);
+        let result = self.with_mut(patience, |inner| inner.read_vectored(buffers));
+        self.after_read(wanted, result)
     }
 }
 
 impl<T: AsFd + Write> Write for Parked<T> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.with_mut(Interest::Writable, |inner| inner.write(buffer))
+        self.with_mut(Patience::new(Interest::Writable), |inner| inner.write(buffer))
     }
 
     fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.with_mut(Interest::Writable, |inner| inner.write_vectored(buffers))
+        self.with_mut(Patience::new(Interest::Writable), |inner| inner.write_vectored(buffers))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.with_mut(Interest::Writable, Write::flush)
+        self.with_mut(Patience::new(Interest::Writable), Write::flush)
     }
 }
 
@@ -277,11 +322,15 @@ where
     &'a T: Read,
 {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.with(Interest::Readable, || (&self.inner).read(buffer))
+        let (wanted, patience) = (buffer.len(), self.before_read()?);
+        let result = self.with(patience, || (&self.inner).read(buffer));
+        self.after_read(wanted, result)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.with(Interest::Readable, || (&self.inner).read_vectored(buffers))
+        let (wanted, patience) = (total_len(buffers), self.before_read()?);
+        let result = self.with(patience, || (&self.inner).read_vectored(buffers));
+        self.after_read(wanted, result)
     }
 }
 
@@ -290,16 +339,20 @@ where
     &'a T: Write,
 {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.with(Interest::Writable, || (&self.inner).write(buffer))
+        self.with(Patience::new(Interest::Writable), || (&self.inner).write(buffer))
     }
 
     fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.with(Interest::Writable, || (&self.inner).write_vectored(buffers))
+        self.with(Patience::new(Interest::Writable), || (&self.inner).write_vectored(buffers))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.with(Interest::Writable, || (&self.inner).flush())
+        self.with(Patience::new(Interest::Writable), || (&self.inner).flush())
     }
+}
+
+fn total_len(buffers: &[IoSliceMut<'_>]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
 impl<T: AsFd> AsFd for Parked<T> {

@@ -27,6 +27,8 @@ struct KeptPoll {
     state: State,
     /// Whether there was an event since somebody was told of one.
     has_missed: bool,
+    /// Whether it has shown a hang-up or an error, which may have been told together with something else.
+    has_trouble: bool,
     /// Who waits for the next event, and some who don't any more.
     waiting: Vec<u64>,
 }
@@ -61,7 +63,8 @@ impl KeptPolls {
 
     /// Adds a descriptor, whose poll the caller begins.
     pub(super) fn insert(&mut self, fd: RawFd, side: Side) -> ToArm {
-        let poll = KeptPoll { fd, side, state: State::Armed, has_missed: false, waiting: Vec::new() };
+        let poll =
+            KeptPoll { fd, side, state: State::Armed, has_missed: false, has_trouble: false, waiting: Vec::new() };
         ToArm { number: self.polls.insert(poll), fd, side }
     }
 
@@ -78,7 +81,8 @@ impl KeptPolls {
             return Err(waiter);
         };
         let watch = self.waiters.insert(waiter);
-        if std::mem::take(&mut poll.has_missed) && since == Since::LastTold {
+        let has_missed = std::mem::take(&mut poll.has_missed);
+        if since == Since::LastTold && (has_missed || poll.has_trouble) {
             fired.extend(self.waiters.remove(watch));
             return Ok((watch, None));
         }
@@ -119,6 +123,7 @@ impl KeptPolls {
             poll.state = if result < 0 { State::Refused } else { State::Ended };
         }
         poll.has_missed = true;
+        poll.has_trouble |= result & !i32::from(libc::POLLIN | libc::POLLOUT) != 0;
         for watch in poll.waiting.drain(..) {
             if let Some(waiter) = self.waiters.remove(watch) {
                 fired.push(waiter);
