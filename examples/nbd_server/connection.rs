@@ -26,8 +26,8 @@ use crate::worker::Worker;
 /// A client's payloads take at most so many bytes at a time; a longer one goes alone.
 const CLIENT_BYTES: usize = 8 << 20;
 
-/// When reads of so many bytes have been started, they have their turn, and their replies are sent while they are in the
-/// caches. Those that have to wait for the disk don't keep others from starting.
+/// When reads and writes of so many bytes have been started, they have their turn: while what is to be written is in the
+/// caches, and what is read is sent. Those that have to wait for the disk don't keep others from starting.
 const BATCH: usize = 32 << 10;
 
 /// A connection as others see it.
@@ -132,7 +132,7 @@ impl Session {
             let session = self.clone();
             let carry_out = move || session.carry_out(&request, payload, permits);
             self.worker.context.spawn_local(carry_out)?;
-            if request.command == command::READ {
+            if matches!(request.command, command::READ | command::WRITE) {
                 started += request.len as usize;
             }
             if started >= BATCH {
