@@ -88,6 +88,8 @@ struct Session {
     link: Rc<Link>,
     export: Arc<Export>,
     structured: bool,
+    /// Whether the client may ask where there are holes.
+    allocation: bool,
     outbox: Rc<Outbox>,
     /// Bounds the requests in flight.
     requests: Rc<Permits>,
@@ -97,13 +99,14 @@ struct Session {
 
 impl Session {
     fn new(worker: &Rc<Worker>, link: &Rc<Link>, agreement: Agreement) -> Rc<Self> {
-        let Agreement { export, structured } = agreement;
+        let Agreement { export, structured, allocation } = agreement;
         log::note(format_args!("{}: uses {:?}", link.name, export.name));
         Rc::new(Self {
             worker: worker.clone(),
             link: link.clone(),
             export,
             structured,
+            allocation,
             outbox: Outbox::new(link.socket.clone(), worker.limits.patience),
             requests: Permits::new(worker.limits.depth),
             bytes: Permits::new(CLIENT_BYTES),
@@ -170,6 +173,9 @@ impl Session {
             let errno = if self.structured { Errno::Overflow } else { Errno::Invalid };
             return Err(Failure::new(errno, format!("at most {MAX_PAYLOAD} bytes can be read at once")));
         }
+        if request.command == command::BLOCK_STATUS && !self.allocation {
+            return Err(Failure::new(Errno::Invalid, "the client hasn't asked for base:allocation first"));
+        }
         self.export.check(request)
     }
 
@@ -195,6 +201,9 @@ impl Session {
                 }
                 let reply = Reply::data(request.cookie, request.offset, buffer, self.structured);
                 return self.reply(reply, permits);
+            }
+            (command::BLOCK_STATUS, _) => {
+                return self.reply(Reply::extents(request.cookie, &export.extents(request)), permits);
             }
             (command::WRITE, Some(payload)) => export.write(request, &payload),
             (command::FLUSH, _) => export.flush(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use aioco::block;
 
 use crate::Error;
+use crate::extents::{self, Extent};
 use crate::protocol::{Errno, Failure, MAX_PAYLOAD, Request, command, command_flag, transmission_flag};
 
 /// An image, served to any number of connections on any thread.
@@ -94,6 +95,7 @@ impl Export {
             command::WRITE | command::TRIM => (true, 0),
             command::WRITE_ZEROES => (true, command_flag::NO_HOLE | command_flag::FAST_ZERO),
             command::FLUSH => (false, 0),
+            command::BLOCK_STATUS => (false, command_flag::REQUEST_ONE),
             _ => return Err(Failure::new(Errno::Invalid, format!("unknown command {command}"))),
         };
         if flags & !(known_flags | command_flag::FUA) != 0 {
@@ -101,6 +103,9 @@ impl Export {
         }
         if changes && self.read_only {
             return Err(Failure::new(Errno::NotPermitted, "the export is read-only"));
+        }
+        if command == command::BLOCK_STATUS && len == 0 {
+            return Err(Failure::new(Errno::Invalid, "nothing has no extents"));
         }
         let minimum = u64::from(self.block_sizes.minimum);
         if command == command::FLUSH {
@@ -164,6 +169,13 @@ impl Export {
             result => result?,
         }
         self.flush_if(request)
+    }
+
+    /// Where there are holes.
+    pub fn extents(&self, request: &Request) -> Vec<Extent> {
+        let Request { offset, len, .. } = *request;
+        let only_one = request.has(command_flag::REQUEST_ONE);
+        extents::extents(self.file.get_ref(), offset, len, self.block_sizes.minimum, only_one)
     }
 
     fn flush_if(&self, request: &Request) -> Result<(), Failure> {

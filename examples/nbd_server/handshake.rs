@@ -9,7 +9,8 @@ use socket2::Socket;
 use crate::ending::Ending;
 use crate::export::{self, Export};
 use crate::protocol::{
-    Fields, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, SERVER_MAGIC, handshake_flag, info, option, option_reply,
+    Fields, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, SERVER_MAGIC, allocation, handshake_flag, info, option,
+    option_reply,
 };
 use crate::receiver::Receiver;
 
@@ -23,6 +24,8 @@ const MAX_SKIPPED: usize = 1 << 20;
 pub struct Agreement {
     pub export: Arc<Export>,
     pub structured: bool,
+    /// Whether the client may ask where there are holes.
+    pub allocation: bool,
 }
 
 /// Haggles until there is an agreement.
@@ -40,7 +43,7 @@ pub fn negotiate(exports: &[Arc<Export>], socket: &Parked<Socket>, input: &mut R
         return Err(Ending::offence(format!("the client wants {flags:#x} of the handshake, which wasn't offered")));
     }
     let no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
-    Haggling { exports, socket, input, no_zeroes, structured: false }.run()
+    Haggling { exports, socket, input, no_zeroes, structured: false, allocation_of: None }.run()
 }
 
 struct Haggling<'a> {
@@ -49,6 +52,8 @@ struct Haggling<'a> {
     input: &'a mut Receiver,
     no_zeroes: bool,
     structured: bool,
+    /// The export for which the client wants to know about holes.
+    allocation_of: Option<Arc<Export>>,
 }
 
 impl Haggling<'_> {
@@ -65,7 +70,8 @@ impl Haggling<'_> {
                 return Err(Ending::offence(format!("option {number} has {len} bytes of data")));
             }
             if let Some(export) = self.option(number, len)? {
-                return Ok(Agreement { export, structured: self.structured });
+                let allocation = self.allocation_of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &export));
+                return Ok(Agreement { export, structured: self.structured, allocation });
             }
         }
     }
@@ -80,9 +86,17 @@ impl Haggling<'_> {
                 let export = self.inform(number, &data)?;
                 return Ok(export.filter(|_| number == option::GO));
             }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT if len <= MAX_DATA => {
+                let data = self.data(len)?;
+                self.contexts(number, &data)?;
+                return Ok(None);
+            }
             _ => self.input.skip(len)?,
         }
         match number {
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.refuse(number, option_reply::TOO_BIG, "so many questions aren't looked at")?;
+            }
             option::INFO | option::GO => {
                 self.refuse(number, option_reply::TOO_BIG, "a name of an export has at most 4096 bytes")?;
             }
@@ -161,6 +175,43 @@ impl Haggling<'_> {
         Ok(Some(export.clone()))
     }
 
+    /// Answers who asks which metadata contexts there are, or chooses some.
+    fn contexts(&mut self, number: u32, data: &[u8]) -> Result<(), Ending> {
+        let is_choice = number == option::SET_META_CONTEXT;
+        if is_choice {
+            // Also if what follows is an error.
+            self.allocation_of = None;
+        }
+        if !self.structured {
+            return Ok(self.refuse(
+                number,
+                option_reply::INVALID,
+                "only those with structured replies have a use for it",
+            )?);
+        }
+        let Some((name, queries)) = parse_queries(data) else {
+            return Ok(self.refuse(number, option_reply::INVALID, "lengths that don't fit together")?);
+        };
+        let Some(export) = export::find(self.exports, name) else {
+            return Ok(self.refuse(number, option_reply::UNKNOWN, "no export has this name")?);
+        };
+        let asks_for_it = match is_choice {
+            true => queries.contains(&allocation::NAME),
+            false => {
+                let is_it = |&query: &&[u8]| query == allocation::NAME || query == allocation::NAMESPACE;
+                queries.is_empty() || queries.iter().any(is_it)
+            }
+        };
+        if asks_for_it {
+            let id = if is_choice { allocation::ID } else { 0 };
+            self.reply(number, option_reply::META_CONTEXT, &[&id.to_be_bytes()[..], allocation::NAME].concat())?;
+            if is_choice {
+                self.allocation_of = Some(export.clone());
+            }
+        }
+        Ok(self.reply(number, option_reply::ACK, &[])?)
+    }
+
     fn data(&mut self, len: usize) -> Result<Vec<u8>, Ending> {
         let mut data = vec![0; len];
         self.input.read_exact(&mut data)?;
@@ -189,19 +240,42 @@ impl Haggling<'_> {
 /// The name, and the questions, two bytes each. `None` if the data isn't made like that.
 fn parse_questions(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut fields = Fields(data);
-    let len = fields.u32()? as usize;
-    if len > MAX_STRING {
-        return None;
-    }
-    let name = fields.bytes(len)?;
+    let name = fields.string()?;
     let count = usize::from(fields.u16()?);
     let questions = fields.bytes(2 * count)?;
     fields.0.is_empty().then_some((name, questions))
 }
 
+/// The name of an export, and the queries. `None` if the data isn't made like that.
+fn parse_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let mut fields = Fields(data);
+    let name = fields.string()?;
+    let count = fields.u32()?;
+    // As many as are there, whatever their number is said to be.
+    let queries = (0..count).map(|_| fields.string()).collect::<Option<Vec<_>>>()?;
+    fields.0.is_empty().then_some((name, queries))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_questions;
+    use super::{parse_queries, parse_questions};
+
+    #[test]
+    fn queries() {
+        let parsed = parse_queries(b"\0\0\0\x02ab\0\0\0\x02\0\0\0\x01c\0\0\0\0");
+        assert_eq!(parsed, Some((&b"ab"[..], vec![&b"c"[..], b""])));
+        assert_eq!(parse_queries(b"\0\0\0\0\0\0\0\0"), Some((&b""[..], vec![])));
+        let wrong: [&[u8]; 5] = [
+            b"",
+            b"\0\0\0\0",
+            b"\0\0\0\0\xff\xff\xff\xff",
+            b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xffa",
+            b"\0\0\0\0\0\0\0\0\0",
+        ];
+        for data in wrong {
+            assert_eq!(parse_queries(data), None, "{data:?}");
+        }
+    }
 
     #[test]
     fn questions() {

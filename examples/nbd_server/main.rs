@@ -9,7 +9,7 @@
 //!
 //! - `protocol`: numbers and layouts; `handshake`: agreeing on an export; `connection`: reading requests, carrying them out
 //! - `receiver`, `outbox`: a socket's two directions, many messages by one system call
-//! - `export`: an image, through `block::File`; `listener`, `worker`, `server`: who serves whom on which thread
+//! - `export`: an image, through `block::File`; `extents`: where it has holes; `listener`, `worker`, `server`: who serves whom on which thread
 //! - `limits`, `permits`, `buffers`: what a client can make the server spend
 //! - `ending`, `log`: what is said about those who went too far
 //!
@@ -24,6 +24,7 @@ mod cli;
 mod connection;
 mod ending;
 mod export;
+mod extents;
 mod handshake;
 mod limits;
 mod listener;

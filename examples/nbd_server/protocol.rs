@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io;
 
 use crate::buffers::Lease;
+use crate::extents::Extent;
 
 /// What a server says first: "NBDMAGIC".
 pub const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -47,6 +48,8 @@ pub mod option {
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of replies to options.
@@ -54,6 +57,7 @@ pub mod option_reply {
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
     pub const UNSUPPORTED: u32 = (1 << 31) + 1;
     pub const INVALID: u32 = (1 << 31) + 3;
     pub const UNKNOWN: u32 = (1 << 31) + 6;
@@ -74,17 +78,32 @@ pub mod command {
     pub const FLUSH: u16 = 3;
     pub const TRIM: u16 = 4;
     pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 pub mod command_flag {
     pub const FUA: u16 = 1 << 0;
     pub const NO_HOLE: u16 = 1 << 1;
     pub const DONT_FRAGMENT: u16 = 1 << 2;
+    pub const REQUEST_ONE: u16 = 1 << 3;
     pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// The one metadata context there is: where an export has holes.
+pub mod allocation {
+    /// The part of its name before the colon.
+    pub const NAMESPACE: &[u8] = b"base:";
+    pub const NAME: &[u8] = b"base:allocation";
+    /// What the server calls it.
+    pub const ID: u32 = 1;
+    /// Of an extent: nothing is allocated for it, and it reads as zeroes.
+    pub const HOLE: u32 = 1 << 0;
+    pub const ZERO: u32 = 1 << 1;
 }
 
 const CHUNK_DONE: u16 = 1 << 0;
 const CHUNK_OFFSET_DATA: u16 = 1;
+const CHUNK_BLOCK_STATUS: u16 = 5;
 const CHUNK_ERROR: u16 = (1 << 15) + 1;
 
 /// The errors that the protocol knows.
@@ -180,6 +199,12 @@ impl<'a> Fields<'a> {
         self.0 = rest;
         Some(first)
     }
+
+    /// A length, and so many bytes.
+    pub fn string(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        if len > MAX_STRING { None } else { self.bytes(len) }
+    }
 }
 
 /// A reply: its head, and what follows that.
@@ -193,6 +218,7 @@ enum Payload {
     Nothing,
     Data(Lease),
     Text(Cow<'static, str>),
+    Extents(Vec<u8>),
 }
 
 impl Reply {
@@ -211,6 +237,19 @@ impl Reply {
         let mut reply = Self::chunk(CHUNK_OFFSET_DATA, cookie, 8 + data.len() as u32);
         reply.append(&offset.to_be_bytes());
         reply.payload = Payload::Data(data);
+        reply
+    }
+
+    /// What is a hole, and what isn't. Always structured.
+    pub fn extents(cookie: u64, extents: &[Extent]) -> Self {
+        let descriptor = |extent: &Extent| {
+            let state = if extent.is_hole { allocation::HOLE | allocation::ZERO } else { 0 };
+            [extent.len, state]
+        };
+        let bytes: Vec<u8> = extents.iter().flat_map(descriptor).flat_map(u32::to_be_bytes).collect();
+        let mut reply = Self::chunk(CHUNK_BLOCK_STATUS, cookie, 4 + bytes.len() as u32);
+        reply.append(&allocation::ID.to_be_bytes());
+        reply.payload = Payload::Extents(bytes);
         reply
     }
 
@@ -235,6 +274,7 @@ impl Reply {
             Payload::Nothing => &[][..],
             Payload::Data(data) => data,
             Payload::Text(text) => text.as_bytes(),
+            Payload::Extents(extents) => extents,
         };
         [&self.head[..self.head_len.into()], payload]
     }
@@ -293,6 +333,16 @@ mod tests {
         assert_eq!((fields.u16(), fields.u32()), (Some(1), Some(2)));
         assert_eq!((fields.u16(), fields.bytes(2)), (None, None));
         assert_eq!((fields.bytes(1), fields.bytes(1)), (Some(&b"a"[..]), None));
+    }
+
+    #[test]
+    fn extents_are_told() {
+        let extents = [Extent { len: 4096, is_hole: false }, Extent { len: 1 << 20, is_hole: true }];
+        let reply = Reply::extents(9, &extents);
+        let [head, payload] = reply.parts();
+        assert_eq!(head[..8], *b"\x66\x8e\x33\xef\0\x01\0\x05");
+        assert_eq!(head[16..], [0, 0, 0, 20, 0, 0, 0, 1]);
+        assert_eq!(payload, b"\0\0\x10\0\0\0\0\0\0\x10\0\0\0\0\0\x03");
     }
 
     #[test]

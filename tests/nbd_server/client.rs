@@ -15,8 +15,11 @@ pub(crate) const LIST: u32 = 3;
 pub(crate) const INFO: u32 = 6;
 pub(crate) const GO: u32 = 7;
 pub(crate) const STRUCTURED_REPLY: u32 = 8;
+pub(crate) const LIST_META_CONTEXT: u32 = 9;
+pub(crate) const SET_META_CONTEXT: u32 = 10;
 
 pub(crate) const ACK: u32 = 1;
+pub(crate) const META_CONTEXT: u32 = 4;
 pub(crate) const UNSUPPORTED: u32 = (1 << 31) + 1;
 pub(crate) const INVALID: u32 = (1 << 31) + 3;
 pub(crate) const UNKNOWN: u32 = (1 << 31) + 6;
@@ -28,6 +31,7 @@ pub(crate) const DISCONNECT: u16 = 2;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const BLOCK_STATUS: u16 = 7;
 
 pub(crate) struct Client(pub(crate) UnixStream);
 
@@ -144,5 +148,14 @@ pub(crate) fn question(export: &str, questions: &[u16]) -> Vec<u8> {
     data.extend(export.as_bytes());
     data.extend((questions.len() as u16).to_be_bytes());
     data.extend(questions.iter().flat_map(|question| question.to_be_bytes()));
+    data
+}
+
+/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
+pub(crate) fn queries(export: &str, queries: &[&str]) -> Vec<u8> {
+    let string = |string: &str| [&(string.len() as u32).to_be_bytes()[..], string.as_bytes()].concat();
+    let mut data = string(export);
+    data.extend((queries.len() as u32).to_be_bytes());
+    data.extend(queries.iter().flat_map(|query| string(query)));
     data
 }

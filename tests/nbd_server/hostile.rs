@@ -35,7 +35,7 @@ fn options_of_all_kinds() {
     let folder = Folder::new();
     let server = serve(&folder, &[]);
     let mut client = Client::haggle(&server);
-    for unknown in [0, 4, 5, 9, 10, 11, 12, u32::MAX] {
+    for unknown in [0, 4, 5, 11, 12, u32::MAX] {
         assert_eq!(client.verdict(unknown, b"whatever"), UNSUPPORTED);
     }
     assert_eq!(client.verdict(LIST, b"x"), INVALID);
@@ -186,6 +186,64 @@ fn structured_replies() {
         let (flags, kind, payload) = client.chunk(2);
         assert_eq!((flags, kind, &payload[..4]), (1, 0x8001, &error.to_be_bytes()[..]));
         assert_eq!(payload.len() - 6, usize::from(u16::from_be_bytes([payload[4], payload[5]])));
+    }
+    server.stop();
+}
+
+#[test]
+fn who_wants_to_know_about_holes_has_to_say_so_first() {
+    let context = |id: u32| (META_CONTEXT, [&id.to_be_bytes()[..], b"base:allocation"].concat());
+    let folder = Folder::new();
+    let (disk, other) = (folder.empty_image("disk", MIB as u64), folder.image("other", 512));
+    let server = Server::start(&folder, &[&disk, &other]);
+    let mut client = Client::haggle(&server);
+    for number in [LIST_META_CONTEXT, SET_META_CONTEXT] {
+        assert_eq!(client.verdict(number, &queries("disk", &[])), INVALID, "there are no structured replies yet");
+    }
+    assert_eq!(client.verdict(STRUCTURED_REPLY, &[]), ACK);
+    for number in [LIST_META_CONTEXT, SET_META_CONTEXT] {
+        assert_eq!(client.verdict(number, b"\0\0\0\0"), INVALID);
+        assert_eq!(client.verdict(number, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0"), INVALID);
+        assert_eq!(client.verdict(number, &queries("missing", &[])), UNKNOWN);
+        assert_eq!(client.verdict(number, &queries("disk", &["x"; 3000])), TOO_BIG);
+        assert_eq!(client.option(number, &queries("disk", &["qemu:dirty-bitmap:x", "base:x"])).len(), 1);
+    }
+    for asked in [&[][..], &["base:"], &["x:", "base:allocation"]] {
+        assert_eq!(client.option(LIST_META_CONTEXT, &queries("disk", asked))[0], context(0));
+    }
+    assert_eq!(client.option(SET_META_CONTEXT, &queries("disk", &["base:"])).len(), 1);
+    let choice = client.option(SET_META_CONTEXT, &queries("", &["base:allocation"]));
+    assert_eq!(choice, [context(1), (ACK, vec![])]);
+    assert_eq!(client.verdict(GO, &question("disk", &[])), ACK);
+
+    let hole = |len: u32| [1, len, 3].map(u32::to_be_bytes).concat();
+    client.request(BLOCK_STATUS, 0, 1, 0, MIB as u32);
+    assert_eq!(client.chunk(1), (1, 5, hole(MIB as u32)));
+    client.request(BLOCK_STATUS, 8, 2, 5, 7);
+    assert_eq!(client.chunk(2), (1, 5, hole(7)), "only one, and not more than was asked for");
+    for (cookie, flags, offset, len) in [(3, 0, 0, 0), (4, 0, MIB as u64, 1), (5, 2, 0, 1), (6, 0, u64::MAX, u32::MAX)]
+    {
+        client.request(BLOCK_STATUS, flags, cookie, offset, len);
+        let (_, kind, payload) = client.chunk(cookie);
+        assert_eq!((kind, &payload[..4]), (32769, &EINVAL.to_be_bytes()[..]));
+    }
+    client.request(WRITE, 0, 7, 0, 1);
+    client.send(b"x");
+    assert_eq!(client.error(7), 0);
+    client.request(BLOCK_STATUS, 8, 8, 0, 1);
+    assert_eq!(client.chunk(8).2[8..], [0; 4], "it is data now");
+
+    // Who chose it for another export, or took back the choice.
+    for (export, then) in [("other", None), ("disk", Some(queries("disk", &[])))] {
+        let mut client = Client::haggle(&server);
+        assert_eq!(client.verdict(STRUCTURED_REPLY, &[]), ACK);
+        assert_eq!(client.option(SET_META_CONTEXT, &queries(export, &["base:allocation"])).len(), 2);
+        if let Some(data) = then {
+            assert_eq!(client.verdict(SET_META_CONTEXT, &data), ACK);
+        }
+        assert_eq!(client.verdict(GO, &question("disk", &[])), ACK);
+        client.request(BLOCK_STATUS, 0, 1, 0, 1);
+        assert_eq!(client.chunk(1).1, 32769);
     }
     server.stop();
 }

@@ -1,6 +1,7 @@
 //! Clients that others wrote.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::server::{Folder, Server, bytes_of, has, noise, output, skip, succeed};
 
@@ -78,6 +79,50 @@ fn qemu_img_finds_an_image() {
         succeed("qemu-img", &[&bench, &raw[..], direction, &[&copy_uri]].concat());
     }
     assert_eq!(bytes_of(&copy, 4096 * 999, 4096), [7; 4096]);
+    server.stop();
+}
+
+/// An image of 3 MiB with data in its second MiB. (The file system of temporary files knows holes.)
+fn image_with_holes(folder: &Folder) -> String {
+    let disk = folder.empty_image("disk", 3 * MIB as u64);
+    fs::File::options().write(true).open(&disk).unwrap().write_all_at(&noise(MIB), MIB as u64).unwrap();
+    disk
+}
+
+#[test]
+fn nbdinfo_finds_the_holes() {
+    if !has("nbdinfo") {
+        return;
+    }
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[&image_with_holes(&folder)]);
+    assert!(succeed("nbdinfo", &[&server.uri("")]).contains("base:allocation"));
+    let map = succeed("nbdinfo", &["--map", &server.uri("")]);
+    let rows: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
+    assert_eq!(rows, [["0", "1048576", "3"], ["1048576", "1048576", "0"], ["2097152", "1048576", "3"]], "{map}");
+    server.stop();
+}
+
+#[test]
+fn qemu_img_and_nbdcopy_leave_holes_out() {
+    if !has("qemu-img") || !has("nbdcopy") {
+        return;
+    }
+    let folder = Folder::new();
+    let disk = image_with_holes(&folder);
+    let server = Server::start(&folder, &["--read-only", &disk]);
+    let uri = server.uri("");
+    let map = succeed("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
+    let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+    let rows =
+        map.as_array().unwrap().iter().map(|row| (row["start"].as_u64().unwrap(), row["data"].as_bool().unwrap()));
+    assert_eq!(rows.collect::<Vec<_>>(), [(0, false), (MIB as u64, true), (2 * MIB as u64, false)]);
+    for (tool, args) in [("qemu-img", &["convert", "-O", "raw", "-f", "raw"][..]), ("nbdcopy", &[])] {
+        let copy = folder.path(tool);
+        succeed(tool, &[args, &[&uri, &copy]].concat());
+        assert!(fs::read(&copy).unwrap() == fs::read(&disk).unwrap(), "{tool}");
+        assert!(fs::metadata(&copy).unwrap().blocks() * 512 < 2 * MIB as u64, "{tool} has filled the holes");
+    }
     server.stop();
 }
 
