@@ -28,6 +28,7 @@ mod device;
 mod driver;
 mod image;
 mod range_lock;
+mod rate;
 mod raw;
 mod report;
 mod throttle;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 
 use crate::Error;
 use crate::export::Mode;
@@ -46,6 +46,10 @@ pub struct Options {
     /// Bypass the page cache (O_DIRECT); clients have to keep to the image's block size
     #[arg(long)]
     direct: bool,
+
+    /// Let N requests a second of each image through, of all clients together
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    throttle: Option<u32>,
 
     /// I/O threads; each connection stays on one of them
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -118,7 +122,7 @@ impl Options {
             exports: self.named_exports()?,
             sockets: self.sockets.clone(),
             tcp,
-            mode: Mode { read_only: self.read_only, direct: self.direct },
+            mode: Mode { read_only: self.read_only, direct: self.direct, throttle: self.throttle },
             threads: self.threads,
             limits: Limits {
                 connections: self.connections,
@@ -197,6 +201,7 @@ mod tests {
             (&["--export", "a="], "NAME=FILE"),
             (&["--export", &long], "4096"),
             (&["a", "--threads", "0"], "--threads"),
+            (&["a", "--throttle", "0"], "--throttle"),
             (&["a", "--depth", "0"], "--depth"),
             (&["a", "--connections", "0"], "--connections"),
             (&["a", "--memory", "31"], "--memory"),

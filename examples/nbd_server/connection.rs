@@ -194,6 +194,7 @@ impl Session {
     /// Carries out a request, and replies.
     fn carry_out(&self, request: &Request, payload: Option<Lease>, permits: [Permit; 3]) {
         let export = &*self.export;
+        export.pass();
         let result = match (request.command, payload) {
             (command::READ, Some(mut buffer)) => {
                 if let Err(failure) = export.read(request, &mut buffer) {

@@ -11,6 +11,7 @@ use aioco::block;
 use crate::Error;
 use crate::extents::{self, Extent};
 use crate::protocol::{Errno, Failure, MAX_PAYLOAD, Request, command, command_flag, transmission_flag};
+use crate::rate::Rate;
 
 /// An image, served to any number of connections on any thread.
 pub struct Export {
@@ -20,6 +21,7 @@ pub struct Export {
     pub read_only: bool,
     pub block_sizes: BlockSizes,
     file: block::File,
+    rate: Option<Rate>,
 }
 
 /// Limits of requests, in bytes.
@@ -37,6 +39,8 @@ pub struct BlockSizes {
 pub struct Mode {
     pub read_only: bool,
     pub direct: bool,
+    /// Requests per second.
+    pub throttle: Option<u32>,
 }
 
 impl Export {
@@ -63,10 +67,10 @@ impl Export {
             format!("cannot open {shown}: {error}{hint}")
         })?;
         let size = file.seek(SeekFrom::End(0)).map_err(|error| format!("cannot find the end of {shown}: {error}"))?;
-        Self::new(name, path, file, size, mode.read_only)
+        Self::new(name, path, file, size, mode)
     }
 
-    fn new(name: String, path: &Path, file: File, size: u64, read_only: bool) -> Result<Self, Error> {
+    fn new(name: String, path: &Path, file: File, size: u64, mode: Mode) -> Result<Self, Error> {
         let file = block::File::new(file)?;
         let (_, alignment) = file.alignment();
         let minimum = alignment.next_power_of_two();
@@ -76,7 +80,8 @@ impl Export {
         let block_sizes = BlockSizes { minimum, preferred: minimum.max(4096), maximum: MAX_PAYLOAD };
         // What isn't a whole block nobody could reach.
         let size = size - size % u64::from(minimum);
-        Ok(Self { name, path: path.to_owned(), size, read_only, block_sizes, file })
+        let (read_only, rate) = (mode.read_only, mode.throttle.map(Rate::new));
+        Ok(Self { name, path: path.to_owned(), size, read_only, block_sizes, file, rate })
     }
 
     /// What it can do, as clients are told.
@@ -126,6 +131,20 @@ impl Export {
             return Err(Failure::new(errno, format!("{len} bytes at {offset} aren't in an export of {size} bytes")));
         }
         Ok(())
+    }
+
+    /// Waits until another request may be carried out.
+    pub fn pass(&self) {
+        if let Some(rate) = &self.rate {
+            rate.pass();
+        }
+    }
+
+    /// Holds no request back any more.
+    pub fn hurry(&self) {
+        if let Some(rate) = &self.rate {
+            rate.hurry();
+        }
     }
 
     pub fn read(&self, request: &Request, buffer: &mut [u8]) -> Result<(), Failure> {

@@ -63,6 +63,7 @@ pub fn run(plan: &Plan) -> Result<(), Error> {
                 process::exit(1);
             }
         })?;
+        exports.iter().for_each(|export| export.hurry());
         workers.iter().for_each(|worker| worker.inbox.stop());
         for worker in workers {
             worker.join()?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 
 use super::client::*;
-use super::server::{Folder, Server, command, noise};
+use super::server::{Folder, Server, bytes_of, command, noise};
 
 const MIB: usize = 1 << 20;
 
@@ -70,6 +70,31 @@ fn a_signal_ends_it_after_what_is_in_flight() {
         busy.assert_hung_up();
         assert!(server.wait().success(), "{}", server.log());
     }
+}
+
+#[test]
+fn a_throttle_holds_requests_up_but_not_the_end() {
+    let folder = Folder::new();
+    let (disk, other) = (folder.empty_image("disk", 100), folder.image("other", 512));
+    let mut server = Server::start(&folder, &["--throttle", "1", "--threads", "2", "--verbose", &disk, &other]);
+    let mut client = Client::go(&server, "disk");
+    let writes = (0..100).flat_map(|cookie| [request(WRITE, 0, cookie, cookie, 1), vec![b'x']].concat());
+    client.send(&writes.collect::<Vec<u8>>());
+    for cookie in 0..8 {
+        assert_eq!(client.error(cookie), 0, "a few may go at once");
+    }
+    assert_eq!(bytes_of(&disk, 99, 1), [0], "this one's turn is minutes away");
+    let mut neighbour = Client::go(&server, "other");
+    neighbour.request(READ, 0, 1, 0, 1);
+    assert_eq!(neighbour.error(1), 0, "each image has its own");
+    server.signal("TERM");
+    // In any order.
+    let mut cookies: Vec<u8> = (8..100).map(|_| client.take::<16>()[15]).collect();
+    cookies.sort_unstable();
+    assert!(cookies.into_iter().eq(8..100));
+    client.assert_hung_up();
+    assert_eq!(bytes_of(&disk, 0, 100), [b'x'; 100]);
+    assert!(server.wait().success(), "{}", server.log());
 }
 
 #[test]
