@@ -35,6 +35,7 @@
 //!   rules.
 //! - [`coroutine::Home`] lets coroutines live on an event loop of your own, or of somebody else's.
 //! - [`coroutine::pool`] has the statistics and limits of stacks.
+//! - The [guide] leads from callback code, or from async Rust, to coroutines.
 //!
 //! # What it does not do
 //!
@@ -63,6 +64,9 @@ pub mod block;
 pub mod coroutine;
 #[cfg(not(all(test, loom)))]
 pub mod fd;
+#[cfg(not(all(test, loom)))]
+#[doc = include_str!("guide.md")]
+pub mod guide {}
 mod lockfree;
 #[cfg(not(all(test, loom)))]
 pub mod park;
