@@ -62,6 +62,31 @@ pub fn wait_readable(fd: impl AsFd) -> io::Result<()> {
 /// A coroutine parks, if it has a home or a loop runs on its thread, also if the descriptor is ready; anyone else
 /// blocks.
 ///
+/// ```
+/// use std::io::{ErrorKind, Read, Write};
+/// use std::os::unix::net::UnixStream;
+/// use aioco::{AioContext, fd};
+///
+/// let (mut ours, mut theirs) = UnixStream::pair()?;
+/// ours.set_nonblocking(true)?;
+/// let context = AioContext::new()?;
+/// let writer = context.spawn(move || -> std::io::Result<()> {
+///     let mut left = &[7; 1_000_000][..];
+///     while !left.is_empty() {
+///         match ours.write(left) {
+///             Ok(written) => left = &left[written..],
+///             Err(error) if error.kind() == ErrorKind::WouldBlock => fd::wait_writable(&ours)?,
+///             Err(error) => return Err(error),
+///         }
+///     }
+///     Ok(())
+/// })?;
+/// let reader = std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
+/// writer.join().unwrap()?;
+/// assert_eq!(reader.join().unwrap()?, 1_000_000);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// What the kernel says about the descriptor, if it says so at once. Otherwise one that can't be waited for counts as
@@ -75,6 +100,22 @@ pub fn wait_writable(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// As [`wait_readable`], but waits until `deadline` at the latest. Returns whether it can be read from.
+///
+/// ```
+/// use std::io::Write;
+/// use std::os::unix::net::UnixStream;
+/// use std::time::{Duration, Instant};
+/// use aioco::{AioContext, fd};
+///
+/// let (ours, mut theirs) = UnixStream::pair()?;
+/// AioContext::new()?.block_on(|| -> std::io::Result<()> {
+///     assert!(!fd::wait_readable_until(&ours, Instant::now() + Duration::from_millis(1))?);
+///     theirs.write_all(b"x")?;
+///     assert!(fd::wait_readable_until(&ours, Instant::now() + Duration::from_secs(60))?);
+///     Ok(())
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 ///

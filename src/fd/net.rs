@@ -13,6 +13,31 @@ use super::Parked;
 impl Parked<TcpListener> {
     /// Listens at an address; see [`TcpListener::bind`].
     ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::io::{self, Read, Write};
+    /// use std::net::{Shutdown, TcpListener, TcpStream};
+    ///
+    /// let context = AioContext::new()?;
+    /// let listener = Parked::<TcpListener>::bind("127.0.0.1:0".parse().unwrap())?;
+    /// let address = listener.get_ref().local_addr()?;
+    /// let server = context.spawn(move || -> io::Result<u64> {
+    ///     let (stream, _) = listener.accept()?;
+    ///     io::copy(&mut &stream, &mut &stream) // an echo, until the client has said all
+    /// })?;
+    /// context.block_on(|| -> io::Result<()> {
+    ///     let mut stream = Parked::<TcpStream>::connect(address)?;
+    ///     stream.write_all(b"hello")?;
+    ///     stream.get_ref().shutdown(Shutdown::Write)?;
+    ///     let mut answer = String::new();
+    ///     stream.read_to_string(&mut answer)?;
+    ///     assert_eq!(answer, "hello");
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(server.join().unwrap()?, 5);
+    /// # Ok::<(), io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the kernel says.
@@ -68,6 +93,23 @@ impl Parked<TcpStream> {
 impl Parked<UnixListener> {
     /// Listens at a path, which mustn't exist; see [`UnixListener::bind`].
     ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::io::{Read, Write};
+    /// use std::os::unix::net::{UnixListener, UnixStream};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("socket");
+    /// let context = AioContext::new()?;
+    /// let listener = Parked::<UnixListener>::bind(&path)?;
+    /// let server = context.spawn(move || listener.accept()?.0.write_all(b"hello"))?;
+    /// let mut answer = String::new();
+    /// context.block_on(|| Parked::<UnixStream>::connect(&path)?.read_to_string(&mut answer))?;
+    /// assert_eq!(answer, "hello");
+    /// server.join().unwrap()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the kernel says.
@@ -108,6 +150,23 @@ impl Parked<UnixStream> {
 impl Parked<UdpSocket> {
     /// Waits for a datagram; see [`UdpSocket::recv_from`].
     ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::net::UdpSocket;
+    ///
+    /// let context = AioContext::new()?;
+    /// let ours = Parked::new(UdpSocket::bind("127.0.0.1:0")?)?;
+    /// let theirs = Parked::new(UdpSocket::bind("127.0.0.1:0")?)?;
+    /// let address = theirs.get_ref().local_addr()?;
+    /// let receiving = context.spawn(move || {
+    ///     let mut buffer = [0; 100];
+    ///     theirs.recv_from(&mut buffer).map(|(len, from)| (buffer[..len].to_vec(), from))
+    /// })?;
+    /// context.block_on(|| ours.send_to(b"hello", address))?;
+    /// assert_eq!(receiving.join().unwrap()?, (b"hello".to_vec(), ours.get_ref().local_addr()?));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the kernel says.
@@ -135,6 +194,21 @@ impl Parked<UdpSocket> {
 
 impl Parked<UnixDatagram> {
     /// Waits for a datagram; see [`UnixDatagram::recv_from`].
+    ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("socket");
+    /// let context = AioContext::new()?;
+    /// let theirs = Parked::new(UnixDatagram::bind(&path)?)?;
+    /// let receiving = context.spawn(move || theirs.recv_from(&mut [0; 100]).map(|(len, _)| len))?;
+    /// let ours = Parked::new(UnixDatagram::unbound()?)?;
+    /// context.block_on(|| ours.send_to(b"hello", &path))?;
+    /// assert_eq!(receiving.join().unwrap()?, 5);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

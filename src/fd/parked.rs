@@ -94,6 +94,30 @@ impl<T: AsFd> Parked<T> {
 
     /// Waits until it can be read from; see [`wait_readable`](super::wait_readable).
     ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::io::{Read, Write};
+    /// use std::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut client = TcpStream::connect(listener.local_addr()?)?;
+    /// let context = AioContext::new()?;
+    /// let stream = Parked::new(listener.accept()?.0)?;
+    /// let first = context.spawn(move || -> std::io::Result<u8> {
+    ///     let mut byte = [0];
+    ///     // There is no `peek` that parks, so wait before it.
+    ///     stream.readable()?;
+    ///     stream.get_ref().peek(&mut byte)?;
+    ///     let seen = byte[0];
+    ///     (&stream).read_exact(&mut byte)?;
+    ///     assert_eq!(byte[0], seen);
+    ///     Ok(seen)
+    /// })?;
+    /// client.write_all(b"x")?;
+    /// assert_eq!(first.join().unwrap()?, b'x');
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the kernel says about the descriptor, and [`TimedOut`](io::ErrorKind::TimedOut).
@@ -149,6 +173,22 @@ impl<T: AsFd> Parked<T> {
 
     /// As [`read_with`](Self::read_with), waiting until the descriptor can be written to.
     ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// let (ours, theirs) = UnixDatagram::pair()?;
+    /// let context = AioContext::new()?;
+    /// let sender = Parked::new(ours)?;
+    /// // Sends more than fit in at once.
+    /// let send = move |_| sender.write_with(|socket| socket.send(b"x")).map(drop);
+    /// let sending = context.spawn(move || (0..1000).try_for_each(send))?;
+    /// let receiving = std::thread::spawn(move || (0..1000).try_for_each(|_| theirs.recv(&mut [0; 1]).map(drop)));
+    /// sending.join().unwrap()?;
+    /// receiving.join().unwrap()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`read_with`](Self::read_with).
@@ -162,6 +202,20 @@ impl<T: AsFd> Parked<T> {
 
     /// Limits how long one operation of this direction waits; then it returns [`TimedOut`](io::ErrorKind::TimedOut).
     /// `None`, as at first: without limit. A coroutine that waits already isn't concerned.
+    ///
+    /// ```
+    /// use aioco::{AioContext, coroutine::Interest, fd::Parked};
+    /// use std::io::{ErrorKind, Read};
+    /// use std::os::unix::net::UnixStream;
+    /// use std::time::Duration;
+    ///
+    /// let (ours, _theirs) = UnixStream::pair()?;
+    /// let mut stream = Parked::new(ours)?;
+    /// stream.set_timeout(Interest::Readable, Some(Duration::from_millis(1)));
+    /// let result = AioContext::new()?.block_on(|| stream.read(&mut [0]));
+    /// assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn set_timeout(&self, direction: Interest, timeout: Option<Duration>) {
         let nanos = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok()).unwrap_or(FOREVER);
         self.timeouts[direction as usize].store(nanos, Ordering::Relaxed);
@@ -179,6 +233,21 @@ impl<T: AsFd> Parked<T> {
     }
 
     /// What it is made of, blocking again if it was.
+    ///
+    /// ```
+    /// use aioco::{AioContext, fd::Parked};
+    /// use std::io::{Read, Write};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let (ours, mut theirs) = UnixStream::pair()?;
+    /// let mut stream = Parked::new(ours)?;
+    /// AioContext::new()?.block_on(|| stream.write_all(b"by a coroutine"))?;
+    /// let mut ours = stream.into_inner()?;
+    /// let answering = std::thread::spawn(move || theirs.write_all(b"x"));
+    /// ours.read_exact(&mut [0])?; // blocks
+    /// # answering.join().unwrap()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
