@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use clap::{Parser, value_parser};
@@ -11,6 +13,12 @@ use crate::Error;
 use crate::export::Mode;
 use crate::limits::{Limits, Patience};
 use crate::protocol::{MAX_PAYLOAD, MAX_STRING};
+
+/// I/O threads when nobody says how many. More serve more clients, but who has so many may say so.
+const MOST_BY_DEFAULT: usize = 4;
+
+/// The least memory of an I/O thread: the largest payload.
+const MIB_PER_THREAD: usize = (MAX_PAYLOAD >> 20) as usize;
 
 const LONG_HELP: &str = "\
 Serves raw disk images by the NBD protocol (fixed newstyle), over Unix sockets and TCP, to any number of clients at a \
@@ -51,9 +59,9 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000_000))]
     throttle: Option<u32>,
 
-    /// I/O threads; each connection stays on one of them
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
+    /// I/O threads; each connection stays on one of them. Without this there is one for each core, but no more than four
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
 
     /// Connections at a time; more are turned away
     #[arg(long, value_name = "N", default_value_t = 16_384)]
@@ -90,10 +98,11 @@ pub struct Plan {
 }
 
 impl Options {
-    /// Checks what needs no look at the machine.
+    /// Checks what needs no look at the machine, but for how many cores it has.
     pub fn plan(&self) -> Result<Plan, Error> {
+        let threads = self.threads.unwrap_or_else(|| self.fitting_threads());
         for (option, value, most) in [
-            ("--threads", self.threads, 1024),
+            ("--threads", threads, 1024),
             ("--connections", self.connections, 1 << 24),
             ("--depth", self.depth, 1 << 16),
         ] {
@@ -101,9 +110,8 @@ impl Options {
                 return Err(format!("{option} must be from 1 to {most}, and {value} is not").into());
             }
         }
-        let least_mib = self.threads * (MAX_PAYLOAD >> 20) as usize;
+        let least_mib = threads * MIB_PER_THREAD;
         if !(least_mib..=1 << 20).contains(&self.memory) {
-            let threads = self.threads;
             return Err(format!(
                 "--memory must be from {least_mib} (for --threads {threads}) to 1048576, and {} is not",
                 self.memory
@@ -123,15 +131,20 @@ impl Options {
             sockets: self.sockets.clone(),
             tcp,
             mode: Mode { read_only: self.read_only, direct: self.direct, throttle: self.throttle },
-            threads: self.threads,
+            threads,
             limits: Limits {
                 connections: self.connections,
                 depth: self.depth,
-                memory: (self.memory << 20) / self.threads,
+                memory: (self.memory << 20) / threads,
                 patience,
             },
             verbose: self.verbose,
         })
+    }
+
+    fn fitting_threads(&self) -> usize {
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        cores.min(self.memory / MIB_PER_THREAD).clamp(1, MOST_BY_DEFAULT)
     }
 
     fn named_exports(&self) -> Result<Vec<(String, PathBuf)>, Error> {
@@ -188,6 +201,9 @@ mod tests {
         assert_eq!(plan(&["a", "--socket", "s"]).unwrap().tcp, []);
         let several = plan(&["a", "--threads", "8"]).unwrap();
         assert_eq!(several.limits.memory, 32 << 20);
+        let small = plan(&["a", "--memory", "63"]).unwrap();
+        assert_eq!((small.threads, small.limits.memory), (1, 63 << 20));
+        assert!((1..=MOST_BY_DEFAULT).contains(&plan(&["a"]).unwrap().threads));
     }
 
     #[test]

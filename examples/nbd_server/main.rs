@@ -9,8 +9,9 @@
 //!
 //! - `protocol`: numbers and layouts; `handshake`: agreeing on an export; `connection`: reading requests, carrying them out
 //! - `receiver`, `outbox`: a socket's two directions, many messages by one system call
-//! - `export`: an image, through `block::File`; `extents`: where it has holes; `listener`, `worker`, `server`: who serves whom on which thread
-//! - `limits`, `permits`, `buffers`: what a client can make the server spend; `rate`: the throttle of the example `block_layer`
+//! - `export`: an image, through `block::File`; `extents`: where it has holes
+//! - `listener`, `worker`, `server`: who serves whom on which thread
+//! - `limits`, `permits`, `buffers`: what a client can make the server spend; `rate`: the throttle of `block_layer`
 //! - `ending`, `log`: what is said about those who went too far
 //!
 //! Each coroutine is straight-line code with std's `Read` and `Write`. What is hostile meets a bound: connections, requests
