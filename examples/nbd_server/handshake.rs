@@ -78,6 +78,10 @@ impl Haggling<'_> {
 
     /// Answers an option; returns the export if that ends the handshake.
     fn option(&mut self, number: u32, len: usize) -> Result<Option<Arc<Export>>, Ending> {
+        if number == option::SET_META_CONTEXT {
+            // Whatever comes of it.
+            self.allocation_of = None;
+        }
         match number {
             option::EXPORT_NAME if len <= MAX_STRING => return self.export_name(len).map(Some),
             option::EXPORT_NAME => return Err(Ending::offence(format!("an export's name has {len} bytes"))),
@@ -177,11 +181,6 @@ impl Haggling<'_> {
 
     /// Answers who asks which metadata contexts there are, or chooses some.
     fn contexts(&mut self, number: u32, data: &[u8]) -> Result<(), Ending> {
-        let is_choice = number == option::SET_META_CONTEXT;
-        if is_choice {
-            // Also if what follows is an error.
-            self.allocation_of = None;
-        }
         if !self.structured {
             return Ok(self.refuse(
                 number,
@@ -195,6 +194,7 @@ impl Haggling<'_> {
         let Some(export) = export::find(self.exports, name) else {
             return Ok(self.refuse(number, option_reply::UNKNOWN, "no export has this name")?);
         };
+        let is_choice = number == option::SET_META_CONTEXT;
         let asks_for_it = match is_choice {
             true => queries.contains(&allocation::NAME),
             false => {
