@@ -1,9 +1,9 @@
 //! What reading 4 KiB costs: `cargo bench --bench block_io`. The yardsticks are a ring written by hand, with registered
-//! files and buffers, and pread.
+//! files and buffers, Linux AIO by hand, and pread.
 
-#[path = "../examples/img_bench/raw_ring.rs"]
+#[path = "../examples/img_bench/raw/mod.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the bench uses a part of it")]
-mod raw_ring;
+mod raw;
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -17,7 +17,7 @@ use aioco::aio::{self, Local};
 use aioco::block::{self, AlignedBuf};
 use aioco::{AioContext, park};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use raw_ring::{Completion, RawRing};
+use raw::{Completion, RawAio, RawQueue, RawRing};
 
 const BLOCK: usize = 4096;
 /// Large enough to be no matter of the CPU's first caches.
@@ -130,21 +130,21 @@ fn callbacks(context: &AioContext, file: &Rc<block::File<File>>, depth: usize, n
     })
 }
 
-/// `n` reads through a ring; returns how long they take.
-fn raw_ring(ring: &mut RawRing, depth: usize, n: u64) -> Duration {
+/// `n` reads by hand; returns how long they take.
+fn raw(queue: &mut impl RawQueue, depth: usize, n: u64) -> Duration {
     let mut offsets: Vec<_> = (0..depth as u64).map(Offsets).collect();
     let start = Instant::now();
     let first = n.min(depth as u64);
-    (0..first as usize).for_each(|slot| ring.read(slot, 0, offsets[slot].next()));
+    (0..first as usize).for_each(|slot| queue.read(slot, 0, offsets[slot].next()));
     let mut left = n - first;
-    while ring.in_flight() > 0 {
-        ring.enter(None).expect("a wait");
-        while let Some(completion) = ring.next_completion() {
+    while queue.in_flight() > 0 {
+        queue.enter(None).expect("a wait");
+        while let Some(completion) = queue.next_completion() {
             let Completion::Transfer { slot, result } = completion else { unreachable!("no flush was submitted") };
             assert_eq!(result, BLOCK as i32);
             if left > 0 {
                 left -= 1;
-                ring.read(slot, 0, offsets[slot].next());
+                queue.read(slot, 0, offsets[slot].next());
             }
         }
     }
@@ -178,10 +178,18 @@ fn read_4k(c: &mut Criterion) {
             match RawRing::new(&[file.as_fd()], depth, BLOCK) {
                 Ok(mut ring) => {
                     group.bench_function(format!("raw_ring/{depth}"), |b| {
-                        b.iter_custom(|n| raw_ring(&mut ring, depth, n));
+                        b.iter_custom(|n| raw(&mut ring, depth, n));
                     });
                 }
                 Err(error) => eprintln!("raw_ring/{depth} skipped: {error}"),
+            }
+            match RawAio::new(&[file.as_fd()], depth, BLOCK) {
+                Ok(mut aio) => {
+                    group.bench_function(format!("raw_aio/{depth}"), |b| {
+                        b.iter_custom(|n| raw(&mut aio, depth, n));
+                    });
+                }
+                Err(error) => eprintln!("raw_aio/{depth} skipped: {error}"),
             }
         }
         group.bench_function("pread/1", |b| b.iter_custom(|n| pread(&file, n)));

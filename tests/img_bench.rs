@@ -106,8 +106,10 @@ fn engines() -> Vec<&'static str> {
 /// Ways through all modes and engines that work here.
 fn ways() -> Vec<Vec<&'static str>> {
     let mut ways = vec![vec!["--mode", "pread"], vec!["--mode", "coroutine"], vec!["--mode", "bypass"]];
-    if works(&["--mode", "raw-ring"]) {
-        ways.push(vec!["--mode", "raw-ring"]);
+    for mode in ["raw-ring", "raw-aio"] {
+        if works(&["--mode", mode]) {
+            ways.push(vec!["--mode", mode]);
+        }
     }
     for engine in engines() {
         ways.push(vec!["--mode", "coroutine", "--engine", engine]);
@@ -242,6 +244,7 @@ fn options_that_do_not_go_together() {
     fail(&["--flush-interval", "64"], &["--flush-interval", "--write"]);
     fail(&["--write", "--flush-interval", "63"], &["--flush-interval", "63", "64"]);
     fail(&["--mode", "raw-ring", "--engine", "ring"], &["--engine", "raw-ring"]);
+    fail(&["--mode", "raw-aio", "--native"], &["--engine", "raw-aio"]);
     fail(&["--plot", "/nowhere/plot.svg"], &["/nowhere", "not a directory"]);
     fail(&["--plot", "/tmp"], &["/tmp", "is a directory"]);
 }

@@ -21,9 +21,9 @@ time unless -c says otherwise, the page cache is bypassed if it can be, and each
 const AFTER_HELP: &str = "\
 Modes:
   coroutine, bypass: by aioco; the engine is aioco's choice unless --engine names one, and what it is, and why, is
-  printed. raw-ring: an io_uring loop written by hand, with registered files and buffers. pread: pread and pwrite, one
-  after the other; in a comparison its rows stand beside those of each depth. All four pay for the same look at the
-  clock, random number and histogram.
+  printed. raw-ring: an io_uring loop written by hand, with registered files and buffers. raw-aio: the same over Linux
+  AIO. pread: pread and pwrite, one after the other; in a comparison its rows stand beside those of each depth. All pay
+  for the same look at the clock, random number and histogram.
 
 The pattern:
   Each 512-byte sector holds a magic number, its own offset in the image, the seed, and bytes derived from both.

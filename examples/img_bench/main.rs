@@ -2,7 +2,7 @@
 //!
 //! The way through the block layer is `mode/coroutine.rs`: each slot of the queue is a coroutine of straight-line code,
 //! which takes the next offset, reads the block into a buffer that it borrows, records the latency, and loops.
-//! `mode/bypass.rs` does the same by callbacks, and `mode/raw_ring.rs` without aioco, as a yardstick.
+//! `mode/bypass.rs` does the same by callbacks, and `mode/raw.rs` without aioco, as a yardstick.
 //!
 //! `cargo run --release --example img_bench -- --help` lists the options; without any, it makes itself a temporary
 //! image and reads that.
@@ -21,7 +21,7 @@ mod pattern;
 mod plan;
 mod plot;
 mod progress;
-mod raw_ring;
+mod raw;
 mod report;
 mod usage;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use aioco::block::Engine;
+use clap::ValueEnum;
 
 use crate::Error;
 use crate::cli::{CacheMode, Choice, Format, Options, Statistic, Target};
@@ -155,7 +156,7 @@ impl Plan {
     pub fn new(options: Options) -> Result<Plan, Error> {
         check_counts(&options)?;
         let modes = match (options.compare, options.mode.is_empty()) {
-            (true, _) => vec![Mode::Coroutine, Mode::Bypass, Mode::RawRing, Mode::Pread],
+            (true, _) => Mode::value_variants().to_vec(),
             (false, true) => vec![Mode::Coroutine],
             (false, false) => without_repetitions(&options.mode),
         };
@@ -449,7 +450,7 @@ mod tests {
     #[test]
     fn a_comparison_is_of_all_there_is() {
         let compared = plan(&["--compare"]).unwrap();
-        assert_eq!((compared.targets.len(), compared.modes.len(), compared.rounds), (3, 4, 7));
+        assert_eq!((compared.targets.len(), compared.modes.len(), compared.rounds), (3, 5, 7));
         assert_eq!((&compared.ops[..], &compared.depths[..]), (&[Op::Read, Op::Write][..], &[1, 8, 64][..]));
         let of_file = plan(&["--compare", "--depth", "2,2,4", "disk.img"]).unwrap();
         assert_eq!((of_file.targets.len(), &of_file.ops[..]), (1, &[Op::Read][..]));
@@ -514,6 +515,7 @@ mod tests {
             &["--pattern", "1"],
             &["--native", "--engine", "ring"],
             &["--mode", "raw-ring", "--engine", "ring"],
+            &["--mode", "raw-aio", "--native"],
         ] {
             assert!(plan(args).is_err(), "{args:?}");
         }

@@ -34,8 +34,9 @@ polyline { fill: none; stroke-width: 2; stroke-linejoin: round }
 .coroutine { stroke: #0969da; fill: #0969da }
 .bypass { stroke: #1a7f37; fill: #1a7f37 }
 .raw-ring { stroke: #9a6700; fill: #9a6700 }
+.raw-aio { stroke: #bf3989; fill: #bf3989 }
 .pread { stroke: #8250df; fill: #8250df }
-polyline.coroutine, polyline.bypass, polyline.raw-ring, polyline.pread { fill: none }
+polyline.coroutine, polyline.bypass, polyline.raw-ring, polyline.raw-aio, polyline.pread { fill: none }
 @media (prefers-color-scheme: dark) {
   .page { fill: #0d1117 }
   text { fill: #e6edf3 }

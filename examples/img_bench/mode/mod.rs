@@ -3,7 +3,7 @@
 mod bypass;
 mod coroutine;
 mod pread;
-mod raw_ring;
+mod raw;
 
 use std::fmt;
 use std::io;
@@ -33,6 +33,8 @@ pub enum Mode {
     Bypass,
     /// An io_uring written by hand, with registered files and buffers; without aioco
     RawRing,
+    /// Linux AIO by hand; without aioco
+    RawAio,
     /// pread and pwrite, one after the other; without aioco
     Pread,
 }
@@ -43,6 +45,7 @@ impl fmt::Display for Mode {
             Mode::Coroutine => "coroutine",
             Mode::Bypass => "bypass",
             Mode::RawRing => "raw-ring",
+            Mode::RawAio => "raw-aio",
             Mode::Pread => "pread",
         })
     }
@@ -81,7 +84,8 @@ pub fn run(job: &Arc<Job>, mode: Mode) -> Result<Outcome, Error> {
     let parts = match mode {
         Mode::Coroutine => on_contexts(job, lanes, &course, coroutine::run),
         Mode::Bypass => on_contexts(job, lanes, &course, bypass::run),
-        Mode::RawRing => on_threads(job, lanes, &course, raw_ring::run),
+        Mode::RawRing => on_threads(job, lanes, &course, raw::ring),
+        Mode::RawAio => on_threads(job, lanes, &course, raw::linux_aio),
         Mode::Pread => on_threads(job, lanes, &course, pread::run),
     };
     let cpu = course.cpu();

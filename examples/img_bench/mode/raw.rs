@@ -1,8 +1,8 @@
-//! The loop around a ring that is written by hand.
+//! The loop around an interface of the kernel's that is used by hand.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,13 +11,13 @@ use crate::Error;
 use crate::job::Job;
 use crate::lane::{Lane, Next, Step};
 use crate::measure::Unavailable;
-use crate::raw_ring::{Completion, RawRing};
+use crate::raw::{Completion, RawAio, RawQueue, RawRing};
 
-/// A ring, and what its slots do.
-struct Loop<'a> {
+/// A queue, and what its slots do.
+struct Loop<'a, Q> {
     job: &'a Job,
     lane: Lane,
-    ring: RawRing,
+    queue: Q,
     /// What each slot does, and since when.
     steps: Vec<Option<(Step, Instant)>>,
     free: Vec<usize>,
@@ -27,27 +27,38 @@ struct Loop<'a> {
     flushes: usize,
 }
 
-pub fn run(job: &Arc<Job>, lane: Lane, mut runner: Runner) -> Result<Part, Error> {
-    let files: Vec<_> = job.files.iter().map(|extent| extent.file.as_fd()).collect();
-    let mut ring = RawRing::new(&files, job.depth, job.block_size).map_err(no_ring)?;
-    (0..job.depth).for_each(|slot| fill(job, ring.block(slot)));
+pub fn ring(job: &Arc<Job>, lane: Lane, runner: Runner) -> Result<Part, Error> {
+    let ring = RawRing::new(&files(job), job.depth, job.block_size).map_err(no_ring)?;
+    run(job, lane, runner, ring, "io_uring, by hand, with registered files and buffers (asked for by the mode)")
+}
+
+pub fn linux_aio(job: &Arc<Job>, lane: Lane, runner: Runner) -> Result<Part, Error> {
+    let context = RawAio::new(&files(job), job.depth, job.block_size).map_err(no_linux_aio)?;
+    run(job, lane, runner, context, "Linux AIO, by hand (asked for by the mode)")
+}
+
+fn files(job: &Job) -> Vec<BorrowedFd<'_>> {
+    job.files.iter().map(|extent| extent.file.as_fd()).collect()
+}
+
+fn run(job: &Job, lane: Lane, mut runner: Runner, mut queue: impl RawQueue, engine: &str) -> Result<Part, Error> {
+    (0..job.depth).for_each(|slot| fill(job, queue.block(slot)));
     let free = (0..job.depth).rev().collect();
     let steps = vec![None; job.depth];
-    let mut this = Loop { job, lane, ring, steps, free, waiting: VecDeque::new(), flushes: 0 };
+    let mut this = Loop { job, lane, queue, steps, free, waiting: VecDeque::new(), flushes: 0 };
 
     runner.start();
-    let calls_before = this.ring.enters();
+    let calls_before = this.queue.calls();
     let now = this.lane.begin();
     this.fill_queue(now);
-    while this.ring.in_flight() > 0 || !this.waiting.is_empty() {
+    while this.queue.in_flight() > 0 || !this.waiting.is_empty() {
         this.turn()?;
     }
     let ended = Instant::now();
-    let calls = this.ring.enters() - calls_before;
+    let calls = this.queue.calls() - calls_before;
     runner.end();
 
-    let engine = "io_uring, by hand, with registered files and buffers (asked for by the mode)".to_owned();
-    Ok(Part { figures: this.lane.into_figures(ended)?, calls, engine })
+    Ok(Part { figures: this.lane.into_figures(ended)?, calls, engine: engine.to_owned() })
 }
 
 fn no_ring(error: io::Error) -> Error {
@@ -61,17 +72,27 @@ fn no_ring(error: io::Error) -> Error {
     Unavailable(format!("cannot make a ring by hand: {error}{hint}")).into()
 }
 
-impl Loop<'_> {
+fn no_linux_aio(error: io::Error) -> Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::EAGAIN) => ": the limit fs.aio-max-nr allows no more requests",
+        Some(libc::ENOSYS) => ": this kernel has no Linux AIO, or a filter forbids it",
+        Some(libc::EPERM | libc::EACCES) => ": this system forbids it",
+        _ => "",
+    };
+    Unavailable(format!("cannot use Linux AIO by hand: {error}{hint}")).into()
+}
+
+impl<Q: RawQueue> Loop<'_, Q> {
     /// Submits, waits, and goes on with what has completed.
     fn turn(&mut self) -> Result<(), Error> {
         let deadline = self.waiting.front().and_then(|(step, _)| step.not_before);
-        self.ring.enter(deadline).map_err(|error| format!("io_uring_enter failed: {error}"))?;
-        while let Some(completion) = self.ring.next_completion() {
+        self.queue.enter(deadline).map_err(|error| format!("the kernel takes no requests: {error}"))?;
+        while let Some(completion) = self.queue.next_completion() {
             let now = Instant::now();
             match completion {
                 Completion::Transfer { slot, result: returned } => {
                     let (step, begun) = self.steps[slot].take().expect("it is this slot's request that completes");
-                    self.lane.finished(&step, now - begun, result(returned), self.ring.block(slot));
+                    self.lane.finished(&step, now - begun, result(returned), self.queue.block(slot));
                     self.free.push(slot);
                 }
                 Completion::Flush { result: returned } => {
@@ -103,7 +124,7 @@ impl Loop<'_> {
                 Next::Flush { .. } => {
                     self.free.push(slot);
                     self.flushes += self.job.files.len();
-                    (0..self.job.files.len()).for_each(|file| self.ring.flush(file));
+                    (0..self.job.files.len()).for_each(|file| self.queue.flush(file));
                 }
                 Next::Hold | Next::End => return self.free.push(slot),
             }
@@ -111,10 +132,10 @@ impl Loop<'_> {
     }
 
     fn submit(&mut self, slot: usize, step: Step, now: Instant) {
-        Lane::prepare(self.job, &step, self.ring.block(slot));
+        Lane::prepare(self.job, &step, self.queue.block(slot));
         match step.is_write {
-            true => self.ring.write(slot, step.file, step.offset),
-            false => self.ring.read(slot, step.file, step.offset),
+            true => self.queue.write(slot, step.file, step.offset),
+            false => self.queue.read(slot, step.file, step.offset),
         }
         self.steps[slot] = Some((step, now));
     }
