@@ -195,6 +195,7 @@ fn check(model: &[u8], offset: usize, data: &[u8], read: usize) {
     assert!(data[..read] == *wanted);
 }
 
+/// Field report 78.
 #[test]
 fn direct_transfers_are_aligned_or_a_typed_error_and_end_where_the_file_ends() {
     each(|context| {
@@ -244,6 +245,7 @@ fn direct_transfers_are_aligned_or_a_typed_error_and_end_where_the_file_ends() {
     });
 }
 
+/// Field report 85.
 #[test]
 fn long_lists_of_vectors_and_long_transfers_are_split() {
     each(|context| {
@@ -360,7 +362,7 @@ fn pending_read() -> (File<io::PipeReader>, io::PipeWriter) {
     (File::new(reader).expect("a file").with_engine(Engine::Ring), writer)
 }
 
-/// What was a coroutine's buffer is somebody else's after its end, and the kernel doesn't write there.
+/// Field report 80: what was a coroutine's buffer is somebody else's after its end, and the kernel doesn't write there.
 #[test]
 fn the_kernel_lets_go_of_the_buffer_before_a_cancelled_coroutine_has_ended() {
     each(|context| {
@@ -440,6 +442,7 @@ fn a_time_limit_ends_a_read() {
     });
 }
 
+/// Field report 80: a hundred under way.
 #[test]
 fn a_context_that_ends_takes_its_requests_along() {
     let exit = child("", |_| {
@@ -838,6 +841,7 @@ fn a_group_that_is_left_has_let_go_of_its_buffers() {
     });
 }
 
+/// Field report 79.
 #[test]
 fn what_fails_in_a_group_fails_alone() {
     each(|context| {
@@ -931,7 +935,7 @@ fn read_over_and_over(context: &aio::Local, file: Rc<File>, left: Rc<Cell<usize>
     block::read_then(context, file, [0; 512], 0, then).expect("it goes on");
 }
 
-/// Submit, complete, submit: on a small stack, and others have their turn.
+/// Field report 73: submit, complete, submit; others have their turn.
 #[test]
 fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_nobody() {
     each(|context| {
@@ -951,7 +955,7 @@ fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_n
     });
 }
 
-/// What the page cache has is done when its submission returns: on a small stack, at depth 32.
+/// Field report 73: what the page cache has is done when its submission returns; on a small stack, at depth 32.
 #[test]
 fn requests_that_are_done_within_their_submission_do_not_nest() {
     let (folder, _) = folders().remove(0);

@@ -1236,6 +1236,7 @@ fn a_sleeping_loop_is_woken_by_wakes_and_spawns_of_other_threads() {
     });
 }
 
+/// Field report 92.
 #[test]
 fn a_loop_that_sleeps_between_wakes_misses_none() {
     within(LIMIT, || {

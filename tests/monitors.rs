@@ -693,6 +693,7 @@ fn withdrawn_watches_do_not_end_a_wait() {
     });
 }
 
+/// Field report 83.
 #[test]
 fn signals_neither_fail_a_wait_nor_shorten_a_deadline() {
     extern "C" fn ignore(_: libc::c_int) {}
@@ -758,6 +759,7 @@ fn a_cancelled_wait_lets_go_of_its_descriptor() {
     });
 }
 
+/// Field report 93.
 #[test]
 fn a_context_that_is_dropped_with_watches_leaves_nothing_behind() {
     let exit = child("", |_| {
@@ -821,6 +823,7 @@ fn a_context_for_which_there_are_not_enough_descriptors_is_an_error_and_leaks_no
     exit.assert_success();
 }
 
+/// Field report 90.
 #[test]
 fn rings_that_are_made_and_dropped_by_the_hundred_give_their_memory_back() {
     each_here(|context| {
@@ -862,6 +865,7 @@ fn a_context_takes_the_best_monitor_and_says_so() {
     works(&chosen);
 }
 
+/// Field reports 89 and 90.
 #[test]
 fn a_system_that_forbids_io_uring_gets_epoll_and_the_reason() {
     let cases: [(&str, &[libc::c_long], libc::c_int, &str); 4] = [

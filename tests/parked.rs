@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use aioco::coroutine::Interest;
 use aioco::fd::{self, Parked};
-use common::{assert_cancelled, each, eventfd, settle, sockets, spawn};
+use common::{assert_cancelled, child, each, each_here, eventfd, scaled, settle, sockets, spawn};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -281,6 +281,44 @@ fn a_wait_of_a_cancelled_coroutine_ends_and_the_descriptor_is_closed() {
         context.poll(false);
         context.block_on(|| assert_eq!((&theirs).read(&mut [0]).expect("the end"), 0));
     });
+}
+
+/// Field report 87: a connection that comes as its accept is cancelled stays in the queue, or is closed.
+#[test]
+fn an_accept_that_is_cancelled_as_a_connection_comes_leaks_none() {
+    let open_files = || std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count();
+    let exit = child("", |_| {
+        each_here(|context| {
+            let listener = Arc::new(Parked::<TcpListener>::bind(local()).expect("a listener"));
+            let address = listener.get_ref().local_addr().expect("it is bound");
+            let before = open_files();
+            let turns = |count| (0..count).for_each(|_| _ = context.poll(false));
+            let mut accepted = 0;
+            for round in 0..scaled(2000) {
+                let own = listener.clone();
+                let accepting = spawn(context, move || own.accept().map(drop));
+                turns(round % 3);
+                let client = TcpStream::connect(address).expect("there is room in the queue");
+                turns(round / 3 % 4);
+                accepting.cancel();
+                match accepting.join() {
+                    Ok(connection) => {
+                        connection.expect("a connection");
+                        accepted += 1;
+                    }
+                    cancelled => {
+                        assert_cancelled(cancelled);
+                        context.block_on(|| listener.accept()).expect("it is still there");
+                    }
+                }
+                drop(client);
+            }
+            assert!(accepted > 0, "both happen");
+            settle(context);
+            assert_eq!(open_files(), before);
+        });
+    });
+    exit.assert_success();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::iter;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{self, AssertUnwindSafe};
 use std::process;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -129,6 +130,7 @@ fn submits(context: &AioContext, f: impl FnOnce()) -> u64 {
 
 // ---- submissions ----------------------------------------------------------------------------------------------------
 
+/// Field report 72.
 #[test]
 fn what_a_turn_submits_goes_in_one_call_and_the_rest_of_what_was_taken_in_part_follows() {
     each_with_linux_aio(|context| {
@@ -144,6 +146,7 @@ fn what_a_turn_submits_goes_in_one_call_and_the_rest_of_what_was_taken_in_part_f
     });
 }
 
+/// Field report 72.
 #[test]
 fn what_is_put_off_follows_when_something_is_done() {
     each_with_linux_aio(|context| {
@@ -179,6 +182,7 @@ fn what_is_put_off_is_tried_again_no_more_often_than_something_is_done() {
     });
 }
 
+/// Field report 72.
 #[test]
 fn what_is_put_off_while_the_kernel_has_nothing_is_tried_again_after_pauses() {
     each_with_linux_aio(|context| {
@@ -211,6 +215,7 @@ fn a_kernel_that_takes_nothing_for_long_is_an_error_to_all_and_may_recover() {
     });
 }
 
+/// Field report 72.
 #[test]
 fn an_interrupted_submission_is_made_again() {
     each_with_linux_aio(|context| {
@@ -221,6 +226,7 @@ fn an_interrupted_submission_is_made_again() {
     });
 }
 
+/// Field reports 72 and 79.
 #[test]
 fn a_request_that_is_refused_fails_alone() {
     each_with_linux_aio(|context| {
@@ -235,7 +241,7 @@ fn a_request_that_is_refused_fails_alone() {
     });
 }
 
-/// And whoever has the results of the others meanwhile drops the context.
+/// Field report 79: and whoever has the results of the others meanwhile drops the context.
 #[test]
 fn a_context_may_be_dropped_right_after_an_error() {
     let _alive = watchdog();
@@ -264,6 +270,7 @@ fn a_context_may_be_dropped_right_after_an_error() {
     }
 }
 
+/// Field report 74.
 #[test]
 fn all_completions_are_taken_at_once_and_the_notifier_is_cleared_once() {
     each_with_linux_aio(|context| {
@@ -313,7 +320,7 @@ fn a_turn_that_waits_for_a_completion_brings_it() {
     });
 }
 
-/// The kernel has room for some four hundred.
+/// Field report 72: the kernel has room for some four hundred.
 #[test]
 fn more_requests_than_the_kernel_takes_all_have_their_turn() {
     each_with_linux_aio(|context| {
@@ -398,6 +405,7 @@ fn a_context_that_ends_cancels_what_the_kernel_has_not_got() {
 
 // ---- setup ----------------------------------------------------------------------------------------------------------
 
+/// Field report 77.
 #[test]
 fn an_exhausted_limit_is_named_and_workers_take_over() {
     let cases = [
@@ -433,6 +441,7 @@ fn an_exhausted_limit_is_named_and_workers_take_over() {
     }
 }
 
+/// Field report 77.
 #[test]
 fn nothing_is_set_up_before_it_is_used() {
     plan(Site::Setup, [Errno(libc::EAGAIN)]);
@@ -498,6 +507,7 @@ fn a_kernel_that_does_not_flush_by_linux_aio_has_workers_flush() {
 
 // ---- results --------------------------------------------------------------------------------------------------------
 
+/// Field report 84.
 #[test]
 fn results_that_put_off_or_interrupt_are_no_errors_unless_there_is_no_end_of_them() {
     each(|context| {
@@ -533,6 +543,7 @@ fn results_that_put_off_or_interrupt_are_no_errors_unless_there_is_no_end_of_the
 /// What is left of a transfer after each call of it.
 const CUTS: [Fault; 4] = [Only(1), Only(BLOCK / 2), Only(BLOCK - 1), Only(3)];
 
+/// Field report 85.
 #[test]
 fn short_transfers_are_finished() {
     each(|context| {
@@ -580,6 +591,7 @@ fn short_transfers_are_finished() {
     });
 }
 
+/// Field report 78.
 #[test]
 fn short_direct_transfers_go_on_where_they_are_aligned() {
     each(|context| {
@@ -646,6 +658,7 @@ fn short_and_interrupted_transfers_of_groups_and_callbacks_are_finished() {
 
 // ---- the ring's own call --------------------------------------------------------------------------------------------
 
+/// Field report 83.
 #[test]
 fn a_ring_that_cannot_be_entered_for_a_while_loses_nothing() {
     let _alive = watchdog();
@@ -668,7 +681,7 @@ fn a_ring_that_cannot_be_entered_for_a_while_loses_nothing() {
     }
 }
 
-/// The entry is in the queue when the call fails; the kernel gets it later, when nobody waits any more.
+/// Field report 80: the entry is in the queue when the call fails; the kernel gets it later, when nobody waits any more.
 #[test]
 fn a_request_that_is_cancelled_while_the_ring_cannot_be_entered_lets_go_of_its_buffer() {
     let _alive = watchdog();
@@ -692,5 +705,44 @@ fn a_request_that_is_cancelled_while_the_ring_cannot_be_entered_lets_go_of_its_b
         turn(&context);
         assert_eq!(*memory.borrow(), [0xAA; 64]);
         io::Read::read_exact(&mut file.get_ref(), &mut [0; 4]).expect("it is still there");
+    }
+}
+
+/// Field report 80: an error that means more than a shortage comes out of the turn, and the request is under way all the
+/// same; so it is later cancelled, or done.
+#[test]
+fn a_request_outlives_an_error_of_the_ring() {
+    let _alive = watchdog();
+    let context = match AioContext::builder().monitor(MonitorKind::IoUring).build() {
+        Ok(context) => context,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    let file = Rc::new(File::new(reader).expect("a file").with_engine(Engine::Ring));
+    let memory = Rc::new(RefCell::new([0xAA_u8; 64]));
+    for (is_cancelled, failures) in [(true, 0), (true, 5), (false, 0)] {
+        let (own, shared) = (file.clone(), memory.clone());
+        let read = move || own.read_at(&mut shared.borrow_mut()[..4], 0);
+        let reading = context.spawn_local(read).expect("a stack");
+        context.poll(false);
+        plan(Site::Enter, [Errno(libc::ENXIO)]);
+        let failed = panic::catch_unwind(AssertUnwindSafe(|| context.poll(false)));
+        let message = *failed.expect_err("it is told").downcast::<String>().expect("a message");
+        assert!(message.contains("io_uring failed"), "{message}");
+        assert_eq!(left(Site::Enter), 0);
+        if is_cancelled {
+            plan(Site::Enter, iter::repeat_n(Errno(libc::ENXIO), failures));
+            reading.cancel();
+            assert!(reading.join().map(drop).expect_err("cancelled").is::<Cancelled>());
+            assert_eq!(left(Site::Enter), 0);
+            io::Write::write_all(&mut writer, b"late").expect("room");
+            turn(&context);
+            assert_eq!(*memory.borrow(), [0xAA; 64]);
+            io::Read::read_exact(&mut file.get_ref(), &mut [0; 4]).expect("it is still there");
+        } else {
+            io::Write::write_all(&mut writer, b"data").expect("room");
+            assert_eq!(reading.join().expect("no panic").expect("a read"), 4);
+            assert_eq!(memory.borrow()[..5], *b"data\xAA");
+        }
     }
 }

@@ -316,6 +316,9 @@ impl fmt::Debug for Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -357,5 +360,55 @@ mod tests {
         let completed: Vec<_> = ring.completions().map(|completion| completion.token).collect();
         assert_eq!(completed, Vec::from_iter(0..100));
         assert!(ring.is_quiet());
+    }
+
+    /// Field report 81.
+    #[test]
+    fn completions_that_find_their_queue_full_come_with_the_next_calls() {
+        let ring = match IoUring::builder().build(4) {
+            Ok(ring) => ring,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let mut ring = Ring::over(ring).expect("a recent kernel");
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        (0..100).for_each(|token| ring.poll(reader.as_raw_fd(), libc::POLLIN, token));
+        ring.enter(0, Some(Duration::ZERO)).expect("it doesn't wait");
+        assert!(ring.is_quiet());
+        writer.write_all(b"x").expect("room");
+        // There is room for eight.
+        ring.enter(1, None).expect("they are ready");
+        let mut completed = Vec::new();
+        loop {
+            completed.extend(ring.completions().map(|completion| completion.token));
+            if !ring.has_more() {
+                break;
+            }
+            ring.enter(0, Some(Duration::ZERO)).expect("it doesn't wait");
+        }
+        completed.sort_unstable();
+        assert_eq!(completed, Vec::from_iter(0..100));
+    }
+
+    /// Field reports 91 and 94.
+    #[test]
+    fn a_ring_takes_what_the_kernel_has_and_does_without_what_came_later() {
+        let ring = match IoUring::builder().build(4) {
+            Ok(ring) => ring,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let mut ring = Ring::over(ring).expect("a recent kernel");
+        assert_eq!(ring.flags.contains(EnterFlags::NO_IOWAIT), ring.ring.params().is_feature_no_iowait());
+        ring.quietly = squeue::Flags::empty();
+        ring.has_min_wait = false;
+        let (reader, _writer) = io::pipe().expect("a pipe");
+        ring.poll(reader.as_raw_fd(), libc::POLLIN, 1);
+        ring.end_poll(1, 2);
+        let mut completed = Vec::new();
+        while completed.len() < 2 {
+            ring.enter_for(100, Duration::from_secs(1000), None).expect("one completion is enough");
+            completed.extend(ring.completions().map(|completion| (completion.token, completion.result)));
+        }
+        completed.sort_unstable();
+        assert_eq!(completed, [(1, -libc::ECANCELED), (2, 0)]);
     }
 }

@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::request::Request;
@@ -54,6 +55,10 @@ const CANCEL: u64 = 3;
 const REQUEST: u64 = 4;
 /// A descriptor that is watched for good; its number follows.
 const KEPT: u64 = 5;
+
+/// How often a wait for a request may fail, and what comes between two attempts.
+const MAX_FAILURES: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(100);
 
 const fn token(kind: u64, number: u64) -> u64 {
     kind << slab::BITS | number
@@ -204,9 +209,7 @@ impl IoUring {
         let address = ptr::from_ref(request).addr() as u64;
         self.ring.cancel(token(REQUEST, address), token(CANCEL, 0));
         while request.result().is_none() {
-            calls.waits += 1;
-            self.ring.enter(1, None)?;
-            self.collect(fired, calls);
+            self.wait_for_request(fired, calls)?;
         }
         Ok(())
     }
@@ -217,10 +220,24 @@ impl IoUring {
             self.ring.cancel_all(token(CANCEL, 0));
         }
         while self.pending != 0 {
-            calls.waits += 1;
-            self.ring.enter(1, None)?;
-            self.collect(fired, calls);
+            self.wait_for_request(fired, calls)?;
         }
+        Ok(())
+    }
+
+    /// Waits for completions on behalf of somebody who can't go on without. So what keeps the kernel from it may pass.
+    fn wait_for_request(&mut self, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<()> {
+        let mut failures = 0;
+        loop {
+            calls.waits += 1;
+            match self.ring.enter(1, None) {
+                Ok(()) => break,
+                Err(error) if failures == MAX_FAILURES => return Err(error),
+                Err(_) => failures += 1,
+            }
+            thread::sleep(PAUSE);
+        }
+        self.collect(fired, calls);
         Ok(())
     }
 
