@@ -955,6 +955,27 @@ fn a_callback_that_submits_the_next_request_runs_in_constant_stack_and_starves_n
     });
 }
 
+/// A turn that has nothing else to do is for more than one of them, and not for all.
+#[test]
+fn a_chain_of_callbacks_that_is_alone_goes_on_within_a_turn_for_a_while() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, [0; 512]).expect("a file");
+        let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Inline));
+        let left = Rc::new(Cell::new(1000));
+        read_over_and_over(context, file, left.clone());
+        let mut turns = 0;
+        while left.get() > 0 {
+            let before = left.get();
+            assert!(context.poll(false));
+            assert!((1..=16).contains(&(before - left.get())), "{} in a turn", before - left.get());
+            turns += 1;
+        }
+        assert!(turns < 100, "{turns} turns");
+    });
+}
+
 /// Field report 73: what the page cache has is done when its submission returns; on a small stack, at depth 32.
 #[test]
 fn requests_that_are_done_within_their_submission_do_not_nest() {

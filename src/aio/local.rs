@@ -5,8 +5,10 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::panic::Location;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::bh::{self, BottomHalf};
@@ -15,8 +17,8 @@ use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
-use super::request::{Interface, OnDone, PlacedBypass, Request};
-use super::shared::{Due, Loop, Shared, abort_with_requests, refuse_coroutine};
+use super::request::{Interface, OnDone, PlacedBypass, Request, Spare};
+use super::shared::{Loop, Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
 use super::transaction::Transaction;
@@ -378,8 +380,32 @@ impl Local {
     /// # Errors
     ///
     /// [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    #[inline]
     pub(crate) fn refuse_if_ended(&self) -> io::Result<()> {
         self.shared.refuse_if_ended()
+    }
+
+    /// Memory for a bypass, as that of a box, which is the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    #[inline]
+    pub(crate) fn place_for<B>(&self) -> io::Result<NonNull<B>> {
+        self.refuse_if_ended()?;
+        Ok(self.shared.with_local(|local| local.spare.take()).expect("it hasn't ended"))
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    ///
+    /// It came from [`place_for`](Self::place_for), its value is gone, and nobody else has it.
+    #[inline]
+    pub(crate) unsafe fn keep_place<B>(&self, place: NonNull<B>) {
+        // SAFETY: contract.
+        let spare = unsafe { Spare::of(place) };
+        self.shared.with_local(|local| local.spare = spare);
     }
 
     /// Keeps a bypass until its call is done. Returns its number; if the context has ended, it is dropped.
@@ -394,14 +420,18 @@ impl Local {
     }
 
     /// Has a bypass go on in the next turn; it has no call that is pending. Counts the system call, if there was one.
+    #[inline]
     pub(crate) fn defer_bypass(&self, bypass: PlacedBypass, block_calls: u64) {
-        let mut bypass = Some(bypass);
-        self.shared.with_local(|local| {
+        let bypass = ManuallyDrop::new(bypass);
+        let is_deferred = self.shared.with_local(|local| {
             local.block_calls += block_calls;
-            if let Some(bypass) = bypass.take() {
-                local.due.push_back(Due::Bypass(bypass));
-            }
+            // SAFETY: it is taken out here or below.
+            local.done.push_back(unsafe { ptr::read(&*bypass) });
         });
+        if is_deferred.is_none() {
+            // Here, where user code may run.
+            drop(ManuallyDrop::into_inner(bypass));
+        }
     }
 
     /// Counts a system call that carries out a request of its own.

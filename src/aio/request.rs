@@ -20,8 +20,9 @@
 //! can't be unwound leaks its stack, which stays mapped.
 #![allow(unsafe_code)]
 
+use std::alloc::{self, Layout};
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -174,7 +175,40 @@ impl Drop for PlacedBypass {
     }
 }
 
+/// The memory of a bypass that has ended, for the next one: whoever submits does so mostly when something is done.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Option<(NonNull<u8>, Layout)>);
+
+impl Spare {
+    /// Memory as that of a box, which is the caller's.
+    #[inline]
+    pub(super) fn take<B>(&mut self) -> NonNull<B> {
+        match self.0.take_if(|&mut (_, layout)| layout == Layout::new::<B>()) {
+            Some((place, _)) => place.cast(),
+            None => NonNull::from(Box::leak(Box::<MaybeUninit<B>>::new_uninit())).cast(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// It is the memory of a box, whose value is gone, and nobody else's.
+    #[inline]
+    pub(super) unsafe fn of<B>(place: NonNull<B>) -> Self {
+        Self((size_of::<B>() != 0).then(|| (place.cast(), Layout::new::<B>())))
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some((place, layout)) = self.0 {
+            // SAFETY: as in a box.
+            unsafe { alloc::dealloc(place.as_ptr(), layout) };
+        }
+    }
+}
+
 impl Request {
+    #[inline]
     pub(crate) fn new() -> Self {
         Self { result: AtomicI64::new(PENDING), on_done: UnsafeCell::new(OnDone::Nothing) }
     }
@@ -252,5 +286,28 @@ impl Tally {
         counts.done += 1;
         let done = counts.done;
         counts.wanted.take_if(|(wanted, _)| *wanted <= done).map(|(_, waker)| waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_for_what_it_fits() {
+        /// Gives memory back.
+        fn spare<T>(place: NonNull<T>) -> Spare {
+            // SAFETY: it is that of a box, and nothing is there.
+            unsafe { Spare::of(place) }
+        }
+        let first: NonNull<[u64; 4]> = Spare::default().take();
+        let mut kept = spare(first);
+        let larger: NonNull<[u64; 5]> = kept.take();
+        let less_aligned: NonNull<[u8; 32]> = kept.take();
+        assert!(larger.cast() != first && less_aligned.cast() != first);
+        assert_eq!(kept.take::<[u64; 4]>(), first);
+        let second = kept.take::<[u64; 4]>();
+        assert_ne!(second, first, "it is somebody's");
+        drop((spare(first), spare(second), spare(larger), spare(less_aligned)));
     }
 }

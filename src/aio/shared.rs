@@ -19,7 +19,7 @@ use super::linux_aio::LinuxAio;
 use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
 use super::polling::Sources;
-use super::request::PlacedBypass;
+use super::request::{PlacedBypass, Spare};
 use super::slab::Slab;
 use super::stats::{Polls, Stats};
 use super::timers::Timers;
@@ -71,6 +71,10 @@ pub(super) struct Loop {
     pub(super) handlers: Slab<Arc<handler::Node>>,
     /// Requests without coroutines.
     pub(super) bypasses: Slab<PlacedBypass>,
+    /// Those of them whose calls are done, and which are to go on.
+    pub(super) done: VecDeque<PlacedBypass>,
+    /// The memory of one that has ended.
+    pub(super) spare: Spare,
     pub(super) parameters: Parameters,
     pub(super) sources: Sources,
     pub(super) polls: Polls,
@@ -84,22 +88,20 @@ pub(super) struct Loop {
     pub(super) block_calls: u64,
 }
 
+/// Requests that may be carried out at once in a row, before the others have their turn.
+pub(super) const MAX_INLINE: u32 = 16;
+
 /// A callback that is to run.
 pub(super) enum Due {
     Handler(Arc<handler::Node>, Side),
     Polled(Arc<handler::Node>),
     Timer(Arc<timer::Node>),
-    /// A request without a coroutine, whose call is done.
-    Bypass(PlacedBypass),
 }
 
 impl Loop {
     /// Notes that a request was carried out at once. Returns whether the others should have their turn.
     #[inline]
     pub(super) fn is_due_for_others(&mut self) -> bool {
-        /// Requests that may be carried out in a row.
-        const MAX_INLINE: u32 = 16;
-
         self.inline_requests += 1;
         let is_due = self.inline_requests >= MAX_INLINE;
         if is_due {
@@ -124,6 +126,8 @@ impl Shared {
             timers: Timers::new(),
             handlers: Slab::new(),
             bypasses: Slab::new(),
+            done: VecDeque::new(),
+            spare: Spare::default(),
             parameters,
             sources: Sources::default(),
             polls: Polls::default(),
@@ -147,6 +151,7 @@ impl Shared {
     }
 
     /// Whether the context has ended. A hint, unless called on its thread.
+    #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -154,15 +159,17 @@ impl Shared {
     /// # Errors
     ///
     /// [`NotConnected`](io::ErrorKind::NotConnected) if the context has ended.
+    #[inline]
     pub(super) fn refuse_if_ended(&self) -> io::Result<()> {
         match self.has_ended() {
-            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
+            true => Err(ended()),
             false => Ok(()),
         }
     }
 
     /// Calls `f` with what the loop owns, if the context hasn't ended. User code, a waker's drop included, has no place
     /// in `f`.
+    #[inline]
     pub(super) fn with_local<R>(&self, f: impl FnOnce(&mut Loop) -> R) -> Option<R> {
         self.local.with(|local| local.as_mut().map(f))
     }
@@ -310,7 +317,10 @@ impl Shared {
         drop(self.with_local(|local| std::mem::take(&mut local.bottom_halves)));
         let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
         handlers.iter().for_each(|node| node.end(self));
-        drop(self.with_local(|local| (std::mem::take(&mut local.fired), std::mem::take(&mut local.due))));
+        let parts = self.with_local(|local| {
+            (std::mem::take(&mut local.fired), std::mem::take(&mut local.due), std::mem::take(&mut local.done))
+        });
+        drop(parts);
     }
 }
 
@@ -340,7 +350,7 @@ impl Home for Shared {
             self.with_local(|local| local.monitor.watch(fd, interest.into(), Waiter::Waker(waker), &mut local.fired));
         match watch {
             Some(watch) => watch.map(|number| Kind::Descriptor.watch(number)).map_err(|refused| refused.error),
-            None => Err(io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")),
+            None => Err(ended()),
         }
     }
 
@@ -420,6 +430,11 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("monitor", &self.choice).finish_non_exhaustive()
     }
+}
+
+#[cold]
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the AioContext has ended")
 }
 
 /// Ends the process: the kernel may still have memory that is about to go.

@@ -10,7 +10,7 @@ use super::bh_state::Urgency;
 use super::fdmon::Batch;
 use super::notify::{Reason, Sleep};
 use super::parameters::Coalescing;
-use super::shared::{Due, Loop, Shared};
+use super::shared::{Due, Loop, MAX_INLINE, Shared};
 use super::waiter::Waiter;
 use crate::coroutine::WokenList;
 use crate::sys::futex;
@@ -31,6 +31,7 @@ impl Shared {
         if let Next::Callbacks = next {
             progress |= self.run_bottom_halves();
             progress |= self.run_due();
+            progress |= self.run_bypasses();
             next = self.with_local(|local| local.next_coroutines(self)).unwrap_or(Next::Nothing);
         }
         if let Next::Coroutines(list) = next {
@@ -79,7 +80,7 @@ impl Shared {
                 Waiter::Bypass(number) => {
                     self.with_local(|local| {
                         if let Some(bypass) = local.bypasses.remove(number) {
-                            local.due.push_back(Due::Bypass(bypass));
+                            local.done.push_back(bypass);
                         }
                     });
                 }
@@ -107,22 +108,38 @@ impl Shared {
     fn run_due(self: &Arc<Self>) -> bool {
         // What becomes due from here on has its turn next time, unless a nested turn comes first.
         let count = self.with_local(|local| local.due.len()).unwrap_or_default();
-        if count == 0 {
-            return false;
-        }
         let mut progress = false;
-        let context = Local::of(self.clone());
         for _ in 0..count {
             let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() else { break };
             progress = true;
             match due {
-                Due::Bypass(bypass) => bypass.go_on(&context),
                 Due::Handler(node, side) => node.run(side, self),
                 Due::Polled(node) => node.run_source(),
                 Due::Timer(node) => node.run(self),
             }
         }
         progress
+    }
+
+    /// Has requests without coroutines go on whose calls are done. Returns whether there are any.
+    fn run_bypasses(self: &Arc<Self>) -> bool {
+        let mut count = self.with_local(|local| local.done.len()).unwrap_or_default();
+        if count == 0 {
+            return false;
+        }
+        let context = Local::of(self.clone());
+        let mut gone_on = 0;
+        while gone_on < count {
+            let Some(bypass) = self.with_local(|local| local.done.pop_front()).flatten() else { break };
+            bypass.go_on(&context);
+            gone_on += 1;
+            // What is done from here on has its turn next time, unless a nested turn comes first, or nobody else is there
+            // whose turn it could be.
+            if gone_on == count && gone_on < MAX_INLINE as usize {
+                count += self.with_local(|local| local.done_alone()).unwrap_or_default();
+            }
+        }
+        true
     }
 
     /// Runs the coroutines that are ready.
@@ -188,14 +205,20 @@ impl Loop {
 
     /// Whether there is something to run, bottom halves apart.
     fn has_work(&self, shared: &Shared) -> bool {
-        let none = self.ready.is_empty() && self.fired.is_empty() && self.due.is_empty() && shared.pushed.is_empty();
-        !none
+        let is_idle = self.ready.is_empty() && self.fired.is_empty() && self.due.is_empty() && self.done.is_empty();
+        !is_idle || !shared.pushed.is_empty()
+    }
+
+    /// How many requests without coroutines are to go on, if there is nothing else to run, as far as this thread knows.
+    fn done_alone(&self) -> usize {
+        let others = [self.ready.is_empty(), self.fired.is_empty(), self.due.is_empty(), self.bottom_halves.is_empty()];
+        if others == [true; 4] { self.done.len() } else { 0 }
     }
 
     /// Whether there are callbacks to run, of whatever kind.
     fn has_callbacks(&mut self, shared: &Shared) -> bool {
         self.bottom_halves.refill(&shared.scheduled);
-        !self.bottom_halves.is_empty() || !self.due.is_empty()
+        !self.bottom_halves.is_empty() || !self.due.is_empty() || !self.done.is_empty()
     }
 
     /// Whether user code that ran since the turn was planned has left something to run.

@@ -11,17 +11,19 @@ use std::io;
 use std::mem;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use super::file::File;
 use super::perform::{Carrier, Tried, finish, start, try_at_once};
-use super::transfer::{Advance, Transfer};
+use super::transfer::{Advance, Target, Transfer};
 use crate::aio::Local;
 use crate::aio::request::{Bypass, OnDone, PlacedBypass, Request};
 use crate::primitive::UnsafeCell;
+use crate::sys::file::Call;
 
-/// Reads as [`File::read_at`] does, without a coroutine: `then` is called with the result and the buffer, on the context's
-/// thread, in one of its next turns, never within this call. So a block driver serves what needs no straight-line code.
+/// Reads as [`File::read_at`] does, without a coroutine: `then` is called with the result and the buffer, by the context's
+/// loop, never within this call. So a block driver serves what needs no straight-line code, and a callback that submits the
+/// next request doesn't recurse.
 ///
 /// The file (an `Rc`, an `Arc`, a `&'static`) and the buffer are kept until then.
 ///
@@ -98,22 +100,20 @@ where
     B: 'static,
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
-    context.refuse_if_ended()?;
-    let transferring = Box::new(Transferring {
-        file,
-        buffer: UnsafeCell::new(buffer),
-        then,
-        transfer: Transfer::write(&[], 0, 0),
-        request: Request::new(),
-        outcome: Outcome::Nothing,
-    });
-    let this = NonNull::from(Box::leak(transferring));
-    // SAFETY: it is ours, and so are its parts, each for itself. The buffer has its place now.
+    let this = context.place_for::<Transferring<D, B, T>>()?;
+    let place = this.as_ptr();
+    // SAFETY: it is ours, and so are its parts, each for itself. They are made in place: the buffer has its own before
+    // anybody is told where it is.
     unsafe {
-        let place = this.as_ptr();
-        (*place).transfer = (*place).buffer.with_mut(|buffer| transfer(&mut *buffer));
-        match (*place).file.target().check(&(*place).transfer) {
-            Ok(()) => Transferring::next(this, context),
+        (&raw mut (*place).file).write(file);
+        (&raw mut (*place).buffer).write(UnsafeCell::new(buffer));
+        (&raw mut (*place).then).write(then);
+        (&raw mut (*place).request).write(Request::new());
+        let transfer = (*place).buffer.with_mut(|buffer| transfer(&mut *buffer));
+        (&raw mut (*place).transfer).write(transfer);
+        let target = (*place).file.target();
+        match target.check(&(*place).transfer) {
+            Ok(()) => Transferring::next(this, target, context),
             Err(error) => Transferring::defer(this, Outcome::Refused(error), context),
         }
     }
@@ -155,29 +155,45 @@ where
     ///
     /// # Safety
     ///
-    /// `this` came from a box, which is the callee's from now on; no call is pending.
-    unsafe fn next(this: NonNull<Self>, context: &Local) {
-        let place = this.as_ptr();
-        // SAFETY: contract. Nobody changes the file, and the transfer is ours.
-        let (target, transfer) = unsafe { ((*place).file.target(), &(*place).transfer) };
+    /// `this` came from a box, which is the callee's from now on; no call is pending. The target is its file.
+    #[inline(always)]
+    unsafe fn next(this: NonNull<Self>, target: Target<'_>, context: &Local) {
+        // SAFETY: contract; the transfer is ours.
+        let transfer = unsafe { &(*this.as_ptr()).transfer };
         let Some(call) = transfer.next(target) else {
             // SAFETY: contract.
             return unsafe { Self::defer(this, Outcome::Nothing, context) };
         };
         // SAFETY: see the head.
-        if let Tried::Done(result) = unsafe { try_at_once(target.policy, transfer.operation(), call) } {
+        match unsafe { try_at_once(target.policy, transfer.operation(), call) } {
             // SAFETY: contract.
-            return unsafe { Self::defer(this, Outcome::Done(result), context) };
+            Tried::Done(result) => unsafe { Self::defer(this, Outcome::Done(result), context) },
+            // SAFETY: contract.
+            Tried::No => unsafe { Self::start(this, target, call, context) },
         }
+    }
+
+    /// Has somebody else make this call.
+    ///
+    /// # Safety
+    ///
+    /// As [`next`](Self::next); the call is what comes next.
+    #[inline(never)]
+    unsafe fn start(this: NonNull<Self>, target: Target<'_>, call: Call, context: &Local) {
+        let place = this.as_ptr();
         // SAFETY: contract; and the bypass goes on when its request is done.
-        let Some(number) = context.keep_bypass(unsafe { PlacedBypass::new(this) }) else { return };
+        let bypass = unsafe {
+            (&raw mut (*place).outcome).write(Outcome::Nothing);
+            PlacedBypass::new(this)
+        };
+        let Some(number) = context.keep_bypass(bypass) else { return };
         let on_done = |carrier| match carrier {
             Carrier::Kernel(_) => OnDone::GoOn(number),
             Carrier::Worker => context.on_bypass_done(number),
         };
         // SAFETY: the context has it, and doesn't look at it before its next turn; the rest is in the head.
         unsafe {
-            let operation = transfer.operation();
+            let operation = (*place).transfer.operation();
             let carrier = start(Some(context), target.policy, operation, call, &mut (*place).request, on_done);
             (*place).outcome = carrier.map_or(Outcome::Nothing, Outcome::Requested);
         }
@@ -188,11 +204,12 @@ where
     /// # Safety
     ///
     /// As [`next`](Self::next).
+    #[inline]
     unsafe fn defer(this: NonNull<Self>, outcome: Outcome, context: &Local) {
         let calls = matches!(outcome, Outcome::Done(_)).into();
-        // SAFETY: contract.
+        // SAFETY: contract. There is no outcome yet, or it has been taken out.
         unsafe {
-            (*this.as_ptr()).outcome = outcome;
+            (&raw mut (*this.as_ptr()).outcome).write(outcome);
             context.defer_bypass(PlacedBypass::new(this), calls);
         }
     }
@@ -200,9 +217,19 @@ where
     /// # Safety
     ///
     /// As [`next`](Self::next).
-    unsafe fn finished(this: NonNull<Self>, result: io::Result<usize>) {
-        // SAFETY: contract. Nobody has a pointer into it any more.
-        let Self { buffer, then, .. } = *unsafe { Box::from_raw(this.as_ptr()) };
+    #[inline]
+    unsafe fn finished(this: NonNull<Self>, result: io::Result<usize>, context: &Local) {
+        let place = this.as_ptr();
+        // SAFETY: contract. Nobody has a pointer into it any more; each part is taken out, or dropped, once. (A transfer has
+        // nothing to drop.)
+        let (file, buffer, then) = unsafe {
+            ptr::drop_in_place(&raw mut (*place).request);
+            ptr::drop_in_place(&raw mut (*place).outcome);
+            ((&raw const (*place).file).read(), (&raw const (*place).buffer).read(), (&raw const (*place).then).read())
+        };
+        // SAFETY: so nothing is left there.
+        unsafe { context.keep_place(this) };
+        drop(file);
         then(result, buffer.into_inner());
     }
 }
@@ -217,23 +244,25 @@ where
     unsafe fn go_on(this: NonNull<Self>, context: &Local) {
         let place = this.as_ptr();
         // SAFETY: contract, here and below: no call is pending, so that all parts are ours, each for itself.
-        let result = match mem::replace(unsafe { &mut (*place).outcome }, Outcome::Nothing) {
-            // SAFETY: as above.
-            Outcome::Nothing => return unsafe { Self::finished(this, Ok((*place).transfer.done())) },
-            // SAFETY: as above.
-            Outcome::Refused(error) => return unsafe { Self::finished(this, Err(error)) },
-            Outcome::Done(result) => result,
-            // SAFETY: as above.
-            Outcome::Requested(_) => unsafe { (*place).request.result() }.expect("it goes on when it is done"),
+        let result = unsafe {
+            let target = (*place).file.target();
+            let result = match mem::replace(&mut (*place).outcome, Outcome::Nothing) {
+                Outcome::Nothing => Ok(Advance::Ended),
+                Outcome::Refused(error) => Err(error),
+                Outcome::Done(result) => (*place).transfer.advance(target, result),
+                Outcome::Requested(_) => {
+                    let result = (*place).request.result().expect("it goes on when it is done");
+                    (*place).transfer.advance(target, result)
+                }
+            };
+            match result {
+                Ok(Advance::Ended) => Ok((*place).transfer.done()),
+                Ok(Advance::Moved | Advance::Again) => return Self::next(this, target, context),
+                Err(error) => Err(error),
+            }
         };
         // SAFETY: as above.
-        unsafe {
-            match (*place).transfer.advance((*place).file.target(), result) {
-                Ok(Advance::Ended) => Self::finished(this, Ok((*place).transfer.done())),
-                Ok(Advance::Moved | Advance::Again) => Self::next(this, context),
-                Err(error) => Self::finished(this, Err(error)),
-            }
-        }
+        unsafe { Self::finished(this, result, context) };
     }
 
     unsafe fn finish(this: NonNull<Self>, context: &Local) {

@@ -80,6 +80,7 @@ impl<T> HomeCell<T> {
     /// # Panics
     ///
     /// On another thread, or from within `f`: wake nobody there, and call nobody who may come back.
+    #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         assert!(self.is_current(), "a home was used on a thread that is not its own");
         f(&mut self.value.borrow_mut())

@@ -91,6 +91,7 @@ pub(crate) fn this_thread() -> &'static Thread {
 }
 
 /// A number that is the calling thread's own.
+#[inline]
 pub(super) fn thread_id() -> u32 {
     this_thread().id.get()
 }
