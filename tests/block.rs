@@ -720,6 +720,42 @@ fn a_coroutine_whose_requests_are_carried_out_at_once_lets_the_others_have_their
     });
 }
 
+/// Many such coroutines: each has its turn before the others have had many. And after a large request they have theirs.
+#[test]
+fn coroutines_whose_requests_are_carried_out_at_once_share_their_thread() {
+    each(|context| {
+        let (folder, _) = folders().remove(0);
+        let path = folder.path().join("image");
+        fs::write(&path, vec![0; 1 << 20]).expect("a file");
+        let file = Rc::new(File::new(open(&path)).expect("a file").with_engine(Engine::Inline));
+        for (coroutines, len, most) in [(64, 512, 256), (1000, 512, 1000), (2, 1 << 20, 2)] {
+            let (reads, longest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let readers: Vec<_> = (0..coroutines)
+                .map(|_| {
+                    let (file, reads, longest) = (file.clone(), reads.clone(), longest.clone());
+                    let read = move || {
+                        let mut buffer = vec![0; len];
+                        let mut last = None;
+                        for round in 0..40 {
+                            file.read_exact_at(&mut buffer, 0).expect("a read");
+                            // At first nobody knows how many there are.
+                            if let Some(last) = last.filter(|_| round > 20) {
+                                longest.set(longest.get().max(reads.get() - last));
+                            }
+                            last = Some(reads.get());
+                            reads.set(reads.get() + 1);
+                        }
+                    };
+                    context.spawn_local(read).expect("a stack")
+                })
+                .collect();
+            readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
+            assert_eq!(reads.get(), 40 * coroutines);
+            assert!(longest.get() <= most, "{coroutines} coroutines: {} in a row", longest.get());
+        }
+    });
+}
+
 // ---- groups ---------------------------------------------------------------------------------------------------------
 
 #[test]

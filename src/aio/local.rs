@@ -18,7 +18,7 @@ use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
 use super::remote::Remote;
 use super::request::{Interface, OnDone, PlacedBypass, Request, Spare};
-use super::shared::{Loop, Shared, abort_with_requests, refuse_coroutine};
+use super::shared::{Shared, abort_with_requests, refuse_coroutine};
 use super::stats::Stats;
 use super::timer::Timer;
 use super::transaction::Transaction;
@@ -318,15 +318,15 @@ impl Local {
     }
 }
 
-/// Counts a system call that carries out a request of the calling coroutine, if its home is a context. Returns whether
-/// the others there should have their turn.
+/// Counts a system call that has carried out a request of the calling coroutine, and moved so many bytes, if its home is a
+/// context. Returns whether the others there should have their turn.
 #[inline]
-pub(crate) fn count_block_call() -> bool {
+pub(crate) fn count_block_call(moved: u64) -> bool {
     coroutine::with_home(|home| {
         let home: &dyn Any = &**home?;
         home.downcast_ref::<Shared>()?.with_local(|local| {
             local.block_calls += 1;
-            local.is_due_for_others()
+            local.is_due_for_others(moved)
         })
     })
     .unwrap_or_default()
@@ -439,9 +439,9 @@ impl Local {
         self.shared.with_local(|local| local.block_calls += 1);
     }
 
-    /// Notes that a request was carried out at once. Returns whether the others should have their turn.
+    /// Notes that a request may have been carried out at once. Returns whether the others should have their turn.
     pub(crate) fn is_due_for_others(&self) -> bool {
-        self.shared.with_local(Loop::is_due_for_others).unwrap_or_default()
+        self.shared.with_local(|local| local.is_due_for_others(0)).unwrap_or_default()
     }
 }
 

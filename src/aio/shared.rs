@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process;
 use std::ptr;
@@ -82,14 +83,21 @@ pub(super) struct Loop {
     pub(super) busy_turns: u32,
     /// How often it has slept without its monitor.
     pub(super) rests: u64,
-    /// Requests that were carried out at once since somebody last made room for the others.
+    /// Requests that were carried out at once since somebody last made room for the others; a large one counts as several.
     pub(super) inline_requests: u32,
+    /// How many of them may be.
+    pub(super) most_inline: u32,
+    /// How often somebody has made room since that was said.
+    pub(super) made_room: u32,
     /// See [`Stats::block_calls`].
     pub(super) block_calls: u64,
 }
 
 /// Requests that may be carried out at once in a row, before the others have their turn.
 pub(super) const MAX_INLINE: u32 = 16;
+
+/// And by all coroutines together in a turn, or one by each. So none waits for long, and yields cost a percent.
+pub(super) const MAX_INLINE_BY_ALL: u32 = 256;
 
 /// A callback that is to run.
 pub(super) enum Due {
@@ -99,15 +107,27 @@ pub(super) enum Due {
 }
 
 impl Loop {
-    /// Notes that a request was carried out at once. Returns whether the others should have their turn.
+    /// Notes that a request was carried out at once that moved so many bytes. Returns whether the others should have their
+    /// turn.
     #[inline]
-    pub(super) fn is_due_for_others(&mut self) -> bool {
-        self.inline_requests += 1;
-        let is_due = self.inline_requests >= MAX_INLINE;
+    pub(super) fn is_due_for_others(&mut self, moved: u64) -> bool {
+        /// To copy so much takes about as long as the rest of a request.
+        const UNIT: u64 = 16 << 10;
+
+        self.inline_requests = self.inline_requests.saturating_add((1 + moved / UNIT) as u32);
+        let is_due = self.inline_requests >= self.most_inline;
         if is_due {
             self.inline_requests = 0;
+            self.made_room += 1;
         }
         is_due
+    }
+
+    /// Divides up how many requests may be carried out at once in a turn, by how many coroutines wanted more in the last.
+    pub(super) fn share_inline_requests(&mut self) {
+        if self.made_room != 0 {
+            self.most_inline = (MAX_INLINE_BY_ALL / mem::take(&mut self.made_room)).clamp(1, MAX_INLINE);
+        }
     }
 }
 
@@ -134,6 +154,8 @@ impl Shared {
             busy_turns: 0,
             rests: 0,
             inline_requests: 0,
+            most_inline: MAX_INLINE,
+            made_room: 0,
             block_calls: 0,
         };
         Ok(Self {
@@ -276,7 +298,7 @@ impl Shared {
         loop {
             // Each of these may make new ones: drop guards may wake and spawn.
             let pushed = self.pushed.take_all();
-            let ready = self.with_local(|local| std::mem::take(&mut local.ready)).unwrap_or_default();
+            let ready = self.with_local(|local| mem::take(&mut local.ready)).unwrap_or_default();
             let done = pushed.is_empty() && ready.is_empty();
             drop(pushed);
             drop(ready);
@@ -295,7 +317,7 @@ impl Shared {
         finished.unwrap_or(Ok(())).unwrap_or_else(|error| abort_with_requests(&error));
         let local = self.local.with(Option::take);
         if let Some(mut local) = local {
-            let fired = std::mem::take(&mut local.fired);
+            let fired = mem::take(&mut local.fired);
             drop(local);
             fired.into_iter().for_each(Waiter::wake);
         }
@@ -317,9 +339,8 @@ impl Shared {
         drop(self.with_local(|local| std::mem::take(&mut local.bottom_halves)));
         let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
         handlers.iter().for_each(|node| node.end(self));
-        let parts = self.with_local(|local| {
-            (std::mem::take(&mut local.fired), std::mem::take(&mut local.due), std::mem::take(&mut local.done))
-        });
+        let parts = self
+            .with_local(|local| (mem::take(&mut local.fired), mem::take(&mut local.due), mem::take(&mut local.done)));
         drop(parts);
     }
 }

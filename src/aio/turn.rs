@@ -245,6 +245,7 @@ impl Loop {
             self.monitor.flush();
             return Next::Nothing;
         }
+        self.share_inline_requests();
         Next::Coroutines(mem::take(&mut self.ready))
     }
 

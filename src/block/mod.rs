@@ -46,7 +46,8 @@
 //! somebody else do it, and for a page cache the kernel hands requests of a ring to threads of its own. A read is inline
 //! only if it needn't wait (`RWF_NOWAIT`). A write to the page cache may have to wait for the disk when there is much to
 //! write back; if one takes long, those of the next tenth of a second aren't inline. After 16 requests in a row the
-//! others have their turn.
+//! others have their turn; after fewer where there are many others, so that none waits for more than 256 requests, or one
+//! of each of the others; and 16 KiB count as another request.
 //!
 //! *Linux AIO* is set up by a context when it is first needed, for 128 of the requests that `fs.aio-max-nr` allows in
 //! all; the kernel then takes some more, and what it doesn't take waits. A context that can't have it (that limit, a

@@ -173,7 +173,7 @@ pub(super) unsafe fn perform(policy: &Policy, operation: Operation, call: Call) 
     // SAFETY: passed on.
     match unsafe { try_at_once(policy, operation, call) } {
         Tried::Done(result) => {
-            done_at_once();
+            done_at_once(result);
             result
         }
         // SAFETY: passed on.
@@ -181,10 +181,11 @@ pub(super) unsafe fn perform(policy: &Policy, operation: Operation, call: Call) 
     }
 }
 
-/// Counts a call that the calling coroutine has carried out; then the others have their turn, if it has been long.
+/// Counts a call that the calling coroutine has carried out, with this result; then the others have their turn, if it has
+/// been long.
 #[inline]
-pub(super) fn done_at_once() {
-    if aio::count_block_call() && !thread::panicking() {
+pub(super) fn done_at_once(result: i64) {
+    if aio::count_block_call(result.max(0) as u64) && !thread::panicking() {
         yield_now();
     }
 }

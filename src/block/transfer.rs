@@ -53,7 +53,7 @@ impl Target<'_> {
         // SAFETY: contract, here and below.
         match unsafe { try_at_once(self.policy, transfer.operation(), call) } {
             Tried::Done(result) => {
-                done_at_once();
+                done_at_once(result);
                 if result as usize == transfer.len {
                     return Ok(transfer.len);
                 }
