@@ -88,6 +88,7 @@ const UNSAFE: &[&str] = &[
     "sys/poll.rs",
     "sys/ring.rs",
     "sys/thread_exit.rs",
+    "sys/transfer.rs",
     "task/completion.rs",
     "task/mod.rs",
     "task/oneshot.rs",

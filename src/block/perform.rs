@@ -71,7 +71,7 @@ pub(super) enum Carrier {
 /// # Safety
 ///
 /// What the call names is valid as [`Call::run`] demands it.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn try_at_once(policy: &Policy, operation: Operation, call: Call) -> Tried {
     match policy.at_once(operation) {
         // SAFETY: contract, here and below.

@@ -45,7 +45,7 @@ impl Target<'_> {
     /// # Safety
     ///
     /// The buffer of the transfer is borrowed.
-    #[inline]
+    #[inline(always)]
     unsafe fn move_all(self, transfer: Transfer) -> io::Result<usize> {
         self.check(&transfer)?;
         let Some(call) = transfer.next(self) else { return Ok(0) };

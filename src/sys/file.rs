@@ -10,6 +10,7 @@ use std::slice;
 
 #[cfg(test)]
 use super::fault;
+use super::{result_or_errno, transfer};
 
 /// The most bytes that Linux moves in one call, rounded down: see read(2).
 pub(crate) const MAX_BYTES: usize = 0x7fff_f000 & !0xffff;
@@ -74,7 +75,7 @@ impl Call {
     ///
     /// What it names is valid: buffers for their length, and vectors and the buffers that they name; those that are read
     /// into for writes by the kernel.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn run(self) -> i64 {
         let call = self;
         #[cfg(test)]
@@ -83,26 +84,19 @@ impl Call {
             Err(result) => return result,
         };
         let Self { fd, what, offset, flags } = call;
-        let offset = offset as libc::off_t;
-        let one = |base: *mut u8, len: u32| libc::iovec { iov_base: base.cast(), iov_len: len as usize };
         // SAFETY: contract; and the kernel checks the rest.
-        let result = unsafe {
+        unsafe {
             match what {
-                What::Read { buffer, len } if flags == 0 => libc::pread(fd, buffer.cast(), len as usize, offset),
-                What::Write { buffer, len } if flags == 0 => libc::pwrite(fd, buffer.cast(), len as usize, offset),
-                What::Read { buffer, len } => libc::preadv2(fd, &one(buffer, len), 1, offset, flags),
-                What::Write { buffer, len } => libc::pwritev2(fd, &one(buffer.cast_mut(), len), 1, offset, flags),
-                What::ReadVectored { vectors, count } => libc::preadv2(fd, vectors, count as i32, offset, flags),
-                What::WriteVectored { vectors, count } => libc::pwritev2(fd, vectors, count as i32, offset, flags),
-                What::Sync { data_only: true } => libc::fdatasync(fd) as isize,
-                What::Sync { data_only: false } => libc::fsync(fd) as isize,
-                What::Allocate { mode, len } => libc::fallocate(fd, mode, offset, len as libc::off_t) as isize,
+                What::Read { buffer, len } => transfer::read(fd, buffer, len, offset, flags),
+                What::Write { buffer, len } => transfer::write(fd, buffer, len, offset, flags),
+                What::ReadVectored { vectors, count } => transfer::read_vectored(fd, vectors, count, offset, flags),
+                What::WriteVectored { vectors, count } => transfer::write_vectored(fd, vectors, count, offset, flags),
+                What::Sync { data_only: true } => result_or_errno(libc::fdatasync(fd) as isize),
+                What::Sync { data_only: false } => result_or_errno(libc::fsync(fd) as isize),
+                What::Allocate { mode, len } => {
+                    result_or_errno(libc::fallocate(fd, mode, offset as libc::off_t, len as libc::off_t) as isize)
+                }
             }
-        };
-        if result == -1 {
-            -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-        } else {
-            result as i64
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What the rooms above need, and where it is: memory with guard pages ([`mmap`]), a counter that wakes a sleeping loop
 //! ([`eventfd`]), readiness of many descriptors ([`epoll`]) and of few ([`poll`]), queues shared with the kernel
-//! ([`ring`]), requests to files ([`file`]), also without a ring ([`linux_aio`]), and a call at thread exit
-//! ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`. Unit
+//! ([`ring`]), requests to files ([`file`], `transfer`), also without a ring ([`linux_aio`]), and a call at
+//! thread exit ([`thread_exit`]). Each function is one system call, or one and its retry on `EINTR`, and returns `io::Result`. Unit
 //! tests plan faults in front of them (`fault`).
 //!
 //! # Safety
@@ -22,6 +22,7 @@ pub(crate) mod mmap;
 pub(crate) mod poll;
 pub(crate) mod ring;
 pub(crate) mod thread_exit;
+mod transfer;
 
 use std::io;
 use std::time::Duration;
@@ -29,6 +30,14 @@ use std::time::Duration;
 /// The result of a system call that reports failure by -1 and `errno`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The same result as the kernel returned it: a negative error number if the call failed.
+fn result_or_errno(result: isize) -> i64 {
+    match result {
+        -1 => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+        result => result as i64,
+    }
 }
 
 /// Repeats a system call for as long as a signal interrupts it.
