@@ -13,6 +13,7 @@
 //! | [`wake_queue`] | `State` and `PushStack` together | a coroutine that parks in a loop until its conditions hold gets through; it stands in the queue once at a time |
 //! | [`bottom_half`] | `aio::bh_state::BhState` and `PushStack` | each schedule leads to a run that sees what came before it, and wakes a loop that sleeps over a cancelled one; it is queued once at a time |
 //! | [`oneshot`] | `task::oneshot` | one value is received once, or dropped; a receiver that waits is woken and finds it; the last end frees what they share |
+//! | [`request`] | `aio::request_state` | whoever sees a result sees what was read, and has the request to itself; no completion of several is missed |
 //! | [`notify`] | `aio::notify::Notify` | a loop never sleeps on work; a loop that ends leaves none behind |
 //! | [`short_lock`] | `primitive::ShortLock` | holders exclude one another, and see what the ones before did |
 //! | [`mutex`], [`rwlock`], [`semaphore`] | `sync::raw::gate::Gate` and its rules | nobody is in who may not be, nobody waits who could be in; also when waiters give up or are unwound |
@@ -78,6 +79,7 @@ mod pending;
 mod pool;
 mod push_stack;
 mod race;
+mod request;
 mod rwlock;
 mod semaphore;
 mod short_lock;

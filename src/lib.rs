@@ -90,6 +90,7 @@ pub use crate::{
 mod aio {
     pub(crate) mod bh_state;
     pub(crate) mod notify;
+    pub(crate) mod request_state;
 }
 #[cfg(all(test, loom))]
 mod coroutine {

@@ -31,6 +31,7 @@ const UNSAFE: &[&str] = &[
     "aio/linux_aio.rs",
     "aio/local.rs",
     "aio/request.rs",
+    "aio/request_state.rs",
     "aio/sleep.rs",
     "block/aligned.rs",
     "block/bypass.rs",

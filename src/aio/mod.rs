@@ -69,6 +69,7 @@ mod parameters;
 mod polling;
 mod remote;
 pub(crate) mod request;
+mod request_state;
 mod shared;
 mod slab;
 mod sleep;

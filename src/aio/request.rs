@@ -9,7 +9,8 @@
 //! | done | its owner | its owner drops it, or submits it again |
 //!
 //! Whoever completes a request takes out what is to be done then, stores the result, and from that point on touches the
-//! request no more: its owner may see the result at any time, and drop it. So whoever is to be woken is known before.
+//! request no more: its owner may see the result at any time, and drop it. So whoever is to be woken is known before. (See
+//! `request_state`.)
 //!
 //! # Safety
 //!
@@ -21,7 +22,6 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{self, Layout};
-use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -29,24 +29,13 @@ use std::task::Waker;
 
 use super::Local;
 use super::bh;
+use super::request_state::RequestState;
+pub(crate) use super::request_state::Tally;
 use super::shared::Shared;
-use crate::primitive::atomic::{AtomicI64, Ordering};
-use crate::primitive::{Mutex, UnsafeCell};
 
-/// The result of a request that isn't done. No system call returns it.
-const PENDING: i64 = i64::MIN;
-
-/// A request: what is to be done when it is done, and its result.
-pub(crate) struct Request {
-    result: AtomicI64,
-    /// The owner's before it is submitted, and of whoever completes it afterwards.
-    on_done: UnsafeCell<OnDone>,
-}
-
-// SAFETY: `on_done` has one owner at a time, as the head says; what is in it may cross threads.
-unsafe impl Send for Request {}
-// SAFETY: as above.
-unsafe impl Sync for Request {}
+/// A request: its result, and what is to be done when that is there.
+#[derive(Debug)]
+pub(crate) struct Request(RequestState<OnDone>);
 
 /// Which way a request goes to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,21 +199,18 @@ impl Drop for Spare {
 impl Request {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { result: AtomicI64::new(PENDING), on_done: UnsafeCell::new(OnDone::Nothing) }
+        Self(RequestState::new())
     }
 
     /// Makes it pending, for the first time or again.
     pub(crate) fn begin(&mut self, on_done: OnDone) {
-        self.result.store(PENDING, Ordering::Relaxed);
         // SAFETY: exclusively borrowed.
-        self.on_done.with_mut(|place| unsafe { *place = on_done });
+        unsafe { self.0.begin(on_done) };
     }
 
     /// The result, if it is done: what the system call returned, or a negative error number.
     pub(crate) fn result(&self) -> Option<i64> {
-        // Acquire: pairs with the Release of `complete`, for what was read into the buffer.
-        let result = self.result.load(Ordering::Acquire);
-        (result != PENDING).then_some(result)
+        self.0.result()
     }
 
     /// Completes a request; returns who is to be told.
@@ -233,12 +219,8 @@ impl Request {
     ///
     /// It is pending, the caller is the one who carries it out, and what it names is left alone from here on.
     pub(crate) unsafe fn complete(request: NonNull<Self>, result: i64) -> Option<Told> {
-        // SAFETY: it is there until its result is stored.
-        let request = unsafe { request.as_ref() };
-        // SAFETY: what is to be done is ours until then.
-        let on_done = request.on_done.with_mut(|place| unsafe { std::mem::take(&mut *place) });
-        // Release: pairs with the Acquire of `result`.
-        request.result.store(result, Ordering::Release);
+        // SAFETY: contract; only a place in it is named.
+        let on_done = unsafe { RequestState::complete(&raw const (*request.as_ptr()).0, result) };
         match on_done {
             OnDone::Nothing => None,
             OnDone::Wake(waker) => Some(Told::Waker(waker)),
@@ -246,46 +228,6 @@ impl Request {
             OnDone::GoOn(number) => Some(Told::Bypass(number)),
             OnDone::Call(number, context) => Some(Told::Context(number, context)),
         }
-    }
-}
-
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("result", &self.result()).finish_non_exhaustive()
-    }
-}
-
-/// Counts requests that are done, and wakes somebody, once, when there are enough.
-#[derive(Debug, Default)]
-pub(crate) struct Tally(Mutex<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    done: usize,
-    /// How many somebody waits for, and who.
-    wanted: Option<(usize, Waker)>,
-}
-
-impl Tally {
-    /// How many are done.
-    pub(crate) fn done(&self) -> usize {
-        self.0.lock().done
-    }
-
-    /// Has `waker` woken when `wanted` are done, unless they are already. Returns whether they are.
-    pub(crate) fn want(&self, wanted: usize, waker: Waker) -> bool {
-        let mut counts = self.0.lock();
-        let are_done = counts.done >= wanted;
-        counts.wanted = (!are_done).then_some((wanted, waker));
-        are_done
-    }
-
-    /// Counts one; returns who is to be woken.
-    fn count(&self) -> Option<Waker> {
-        let mut counts = self.0.lock();
-        counts.done += 1;
-        let done = counts.done;
-        counts.wanted.take_if(|(wanted, _)| *wanted <= done).map(|(_, waker)| waker)
     }
 }
 
