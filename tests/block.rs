@@ -958,6 +958,53 @@ fn requests_without_coroutines_bring_the_same_and_never_call_back_at_once() {
     });
 }
 
+/// Write, flush, discard, and read what is left of it.
+#[test]
+fn callbacks_flush_and_discard() {
+    each(|context| {
+        for (folder, _) in folders() {
+            for (file, _) in through_each_engine(context, &folder.path().join("image")) {
+                let file = Rc::new(file);
+                let done = Rc::new(Cell::new(0));
+                let step = || {
+                    let done = done.clone();
+                    move |result: io::Result<()>| {
+                        result.expect("a request");
+                        done.set(done.get() + 1);
+                    }
+                };
+                let written = step();
+                block::write_all_then(context, file.clone(), aligned(&pattern(3, 1 << 16)), 0, move |result, _| {
+                    written(result);
+                })
+                .expect("it goes on");
+                context.run_until(|| done.get() == 1);
+                block::flush_then(context, file.clone(), step()).expect("it goes on");
+                assert_eq!(done.get(), 1, "not within the call");
+                context.run_until(|| done.get() == 2);
+                // Nothing, and the second quarter.
+                block::discard_then(context, file.clone(), 0, 0, step()).expect("it goes on");
+                block::discard_then(context, file.clone(), 1 << 14, 1 << 14, step()).expect("it goes on");
+                context.run_until(|| done.get() == 4);
+                let mut wanted = pattern(3, 1 << 16);
+                wanted[1 << 14..1 << 15].fill(0);
+                let mut left = AlignedBuf::new(1 << 16, 4096);
+                context.block_on(|| file.read_exact_at(&mut left, 0)).expect("a read");
+                assert!(left[..] == wanted);
+            }
+        }
+        // It isn't open for writing.
+        let file = Rc::new(File::new(fs::File::open("/proc/self/exe").expect("a file")).expect("a file"));
+        let error = Rc::new(Cell::new(None));
+        let place = error.clone();
+        let then = move |result: io::Result<()>| place.set(Some(result.expect_err("read only").kind()));
+        block::discard_then(context, file.clone(), 0, 4096, then).expect("it goes on");
+        context.run_until(|| error.get().is_some());
+        settle(context);
+        assert_eq!(Rc::strong_count(&file), 1);
+    });
+}
+
 /// Reads, and reads again when that is done, so many times in all.
 fn read_over_and_over(context: &aio::Local, file: Rc<File>, left: Rc<Cell<usize>>) {
     let again = file.clone();

@@ -13,13 +13,13 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
-use super::file::File;
+use super::file::{DISCARD, File};
 use super::perform::{Carrier, Tried, finish, start, try_at_once};
-use super::transfer::{Advance, Target, Transfer};
+use super::transfer::{Advance, Other, Target, Transfer, Work};
 use crate::aio::Local;
 use crate::aio::request::{Bypass, OnDone, PlacedBypass, Request};
 use crate::primitive::UnsafeCell;
-use crate::sys::file::Call;
+use crate::sys::file::{Call, What};
 
 /// Reads as [`File::read_at`] does, without a coroutine: `then` is called with the result and the buffer, by the context's
 /// loop, never within this call. So a block driver serves what needs no straight-line code, and a callback that submits the
@@ -87,20 +87,51 @@ where
     submit(context, file, buffer, place, move |result, buffer| then(result.map(drop), buffer))
 }
 
-fn submit<F, D, B, T>(
+/// Flushes as [`File::flush`] does, without a coroutine; see [`read_then`]. What had been written when this was called, as
+/// far as it was known to be done, is stable when `then` is called.
+///
+/// # Errors
+///
+/// As [`read_then`].
+pub fn flush_then<F, D>(context: &Local, file: D, then: impl FnOnce(io::Result<()>) + 'static) -> io::Result<()>
+where
+    F: AsFd + 'static,
+    D: Deref<Target = File<F>> + 'static,
+{
+    let work = |(): &mut ()| Other::new(What::Sync { data_only: true }, 0);
+    submit(context, file, (), work, move |result, ()| then(result.map(drop)))
+}
+
+/// Discards as [`File::discard`] does, without a coroutine; see [`read_then`].
+///
+/// # Errors
+///
+/// As [`read_then`].
+pub fn discard_then<F, D>(
     context: &Local,
     file: D,
-    buffer: B,
-    transfer: impl FnOnce(&mut B) -> Transfer,
-    then: T,
+    offset: u64,
+    len: u64,
+    then: impl FnOnce(io::Result<()>) + 'static,
 ) -> io::Result<()>
 where
     F: AsFd + 'static,
     D: Deref<Target = File<F>> + 'static,
+{
+    let work = |(): &mut ()| Other::new(What::Allocate { mode: DISCARD, len }, offset);
+    submit(context, file, (), work, move |result, ()| then(result.map(drop)))
+}
+
+/// Begins what `work` makes of the buffer, in its place.
+fn submit<F, D, B, W, T>(context: &Local, file: D, buffer: B, work: impl FnOnce(&mut B) -> W, then: T) -> io::Result<()>
+where
+    F: AsFd + 'static,
+    D: Deref<Target = File<F>> + 'static,
     B: 'static,
+    W: Work + 'static,
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
-    let this = context.place_for::<Transferring<D, B, T>>()?;
+    let this = context.place_for::<Working<D, B, W, T>>()?;
     let place = this.as_ptr();
     // SAFETY: it is ours, and so are its parts, each for itself. They are made in place: the buffer has its own before
     // anybody is told where it is.
@@ -109,24 +140,24 @@ where
         (&raw mut (*place).buffer).write(UnsafeCell::new(buffer));
         (&raw mut (*place).then).write(then);
         (&raw mut (*place).request).write(Request::new());
-        let transfer = (*place).buffer.with_mut(|buffer| transfer(&mut *buffer));
-        (&raw mut (*place).transfer).write(transfer);
+        let work = (*place).buffer.with_mut(|buffer| work(&mut *buffer));
+        (&raw mut (*place).work).write(work);
         let target = (*place).file.target();
-        match target.check(&(*place).transfer) {
-            Ok(()) => Transferring::next(this, target, context),
-            Err(error) => Transferring::defer(this, Outcome::Refused(error), context),
+        match (*place).work.check(target) {
+            Ok(()) => Working::next(this, target, context),
+            Err(error) => Working::defer(this, Outcome::Refused(error), context),
         }
     }
     Ok(())
 }
 
-/// A transfer, and what it is about.
-struct Transferring<D, B, T> {
+/// What is to be done, and what it is about.
+struct Working<D, B, W, T> {
     file: D,
     /// Whoever has a pending call writes to it, or reads from it.
     buffer: UnsafeCell<B>,
     then: T,
-    transfer: Transfer,
+    work: W,
     request: Request,
     outcome: Outcome,
 }
@@ -144,11 +175,12 @@ enum Outcome {
     Refused(io::Error),
 }
 
-impl<F, D, B, T> Transferring<D, B, T>
+impl<F, D, B, W, T> Working<D, B, W, T>
 where
     F: AsFd + 'static,
     D: Deref<Target = File<F>> + 'static,
     B: 'static,
+    W: Work + 'static,
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
     /// Makes the next call, if there is one; in any case it goes on in a turn of the loop.
@@ -158,14 +190,14 @@ where
     /// `this` came from a box, which is the callee's from now on; no call is pending. The target is its file.
     #[inline(always)]
     unsafe fn next(this: NonNull<Self>, target: Target<'_>, context: &Local) {
-        // SAFETY: contract; the transfer is ours.
-        let transfer = unsafe { &(*this.as_ptr()).transfer };
-        let Some(call) = transfer.next(target) else {
+        // SAFETY: contract; what is to be done is ours.
+        let work = unsafe { &(*this.as_ptr()).work };
+        let Some(call) = work.next(target) else {
             // SAFETY: contract.
             return unsafe { Self::defer(this, Outcome::Nothing, context) };
         };
         // SAFETY: see the head.
-        match unsafe { try_at_once(target.policy, transfer.operation(), call) } {
+        match unsafe { try_at_once(target.policy, work.operation(), call) } {
             // SAFETY: contract.
             Tried::Done(result) => unsafe { Self::defer(this, Outcome::Done(result), context) },
             // SAFETY: contract.
@@ -193,7 +225,7 @@ where
         };
         // SAFETY: the context has it, and doesn't look at it before its next turn; the rest is in the head.
         unsafe {
-            let operation = (*place).transfer.operation();
+            let operation = (*place).work.operation();
             let carrier = start(Some(context), target.policy, operation, call, &mut (*place).request, on_done);
             (*place).outcome = carrier.map_or(Outcome::Nothing, Outcome::Requested);
         }
@@ -220,9 +252,9 @@ where
     #[inline]
     unsafe fn finished(this: NonNull<Self>, result: io::Result<usize>, context: &Local) {
         let place = this.as_ptr();
-        // SAFETY: contract. Nobody has a pointer into it any more; each part is taken out, or dropped, once. (A transfer has
-        // nothing to drop.)
+        // SAFETY: contract. Nobody has a pointer into it any more; each part is taken out, or dropped, once.
         let (file, buffer, then) = unsafe {
+            ptr::drop_in_place(&raw mut (*place).work);
             ptr::drop_in_place(&raw mut (*place).request);
             ptr::drop_in_place(&raw mut (*place).outcome);
             ((&raw const (*place).file).read(), (&raw const (*place).buffer).read(), (&raw const (*place).then).read())
@@ -234,11 +266,12 @@ where
     }
 }
 
-impl<F, D, B, T> Bypass for Transferring<D, B, T>
+impl<F, D, B, W, T> Bypass for Working<D, B, W, T>
 where
     F: AsFd + 'static,
     D: Deref<Target = File<F>> + 'static,
     B: 'static,
+    W: Work + 'static,
     T: FnOnce(io::Result<usize>, B) + 'static,
 {
     unsafe fn go_on(this: NonNull<Self>, context: &Local) {
@@ -249,14 +282,14 @@ where
             let result = match mem::replace(&mut (*place).outcome, Outcome::Nothing) {
                 Outcome::Nothing => Ok(Advance::Ended),
                 Outcome::Refused(error) => Err(error),
-                Outcome::Done(result) => (*place).transfer.advance(target, result),
+                Outcome::Done(result) => (*place).work.advance(target, result),
                 Outcome::Requested(_) => {
                     let result = (*place).request.result().expect("it goes on when it is done");
-                    (*place).transfer.advance(target, result)
+                    (*place).work.advance(target, result)
                 }
             };
             match result {
-                Ok(Advance::Ended) => Ok((*place).transfer.done()),
+                Ok(Advance::Ended) => Ok((*place).work.done()),
                 Ok(Advance::Moved | Advance::Again) => return Self::next(this, target, context),
                 Err(error) => Err(error),
             }

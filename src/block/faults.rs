@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{AlignedBuf, Engine, File, Operation, group, read_then, write_all_then};
+use super::{AlignedBuf, Engine, File, Operation, flush_then, group, read_then, write_all_then};
 use crate::aio::{self, AioContext, MonitorKind};
 use crate::coroutine::{Cancelled, Coroutine, enter_home, yield_now};
 use crate::sys::fault::Fault::{self, Errno, Only};
@@ -499,6 +499,14 @@ fn a_kernel_that_does_not_flush_by_linux_aio_has_workers_flush() {
         let others = aio_file(image(1));
         let flush = || context.block_on(|| others.flush().and(others.flush_all()).expect("a flush"));
         assert_eq!(submits(context, flush), 2);
+        // And without a coroutine.
+        let third = aio_file(image(1));
+        let flushed = Rc::new(Cell::new(false));
+        let place = flushed.clone();
+        plan(Site::Submit, [Errno(libc::EINVAL)]);
+        flush_then(context, third, move |result| place.set(result.is_ok())).expect("it goes on");
+        context.run_until(|| flushed.get());
+        assert_eq!(left(Site::Submit), 0);
         // What it has no requests for.
         let allocate = || context.block_on(|| others.allocate(0, 100).expect("space"));
         assert_eq!(submits(context, allocate), 0);
@@ -514,7 +522,7 @@ fn results_that_put_off_or_interrupt_are_no_errors_unless_there_is_no_end_of_the
         for engine in engines(context) {
             let file = image(2);
             let site = Site::Request(file.as_raw_fd());
-            let file = File::new(file).expect("a file").with_engine(engine);
+            let file = Rc::new(File::new(file).expect("a file").with_engine(engine));
             context.block_on(|| {
                 let mut buffer = vec![0; BLOCK];
                 plan(site, [libc::EAGAIN, libc::EINTR, libc::EAGAIN, libc::EAGAIN, libc::EINTR].map(Errno));
@@ -532,6 +540,14 @@ fn results_that_put_off_or_interrupt_are_no_errors_unless_there_is_no_end_of_the
                     assert_eq!(error.raw_os_error(), Some(errno), "{engine}");
                     assert!(left(site) > 800, "{engine}: it gives up");
                 }
+                let flushed = Rc::new(Cell::new(false));
+                let (place, context) = (flushed.clone(), aio::current().expect("a coroutine of it"));
+                plan(site, [libc::EINTR, libc::EAGAIN].map(Errno));
+                flush_then(&context, file.clone(), move |result| place.set(result.is_ok())).expect("it goes on");
+                while !flushed.get() {
+                    yield_now();
+                }
+                assert_eq!(left(site), 0, "{engine}");
                 plan(site, [Errno(libc::EIO)]);
                 let error = file.read_exact_at(&mut buffer, 0).expect_err("it fails");
                 assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}");

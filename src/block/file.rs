@@ -10,6 +10,9 @@ use super::transfer::Target;
 use crate::aio;
 use crate::sys::file::{DATA_SYNC, What, facts};
 
+/// The mode of fallocate(2) that discards.
+pub(super) const DISCARD: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
 /// A file or a block device: a [`std::fs::File`], or whatever else has a descriptor, borrowed ones included
 /// (`File<BorrowedFd<'_>>`).
 ///
@@ -154,8 +157,7 @@ impl<F: AsFd> File<F> {
     /// See [`File`]; `EOPNOTSUPP` if this file can't do it. Nothing may be lost if the caller goes on then: discarding is
     /// advice.
     pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        self.allocate_with(mode, offset, len)
+        self.allocate_with(DISCARD, offset, len)
     }
 
     /// Makes a range read as zeroes, as if they were written; a file that ends before that grows. By
@@ -189,9 +191,6 @@ impl<F: AsFd> File<F> {
     }
 
     fn allocate_with(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
         self.target().other(What::Allocate { mode, len }, offset)
     }
 

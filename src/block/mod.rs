@@ -74,7 +74,7 @@ mod transfer;
 mod workers;
 
 pub use aligned::AlignedBuf;
-pub use bypass::{read_then, write_all_then};
+pub use bypass::{discard_then, flush_then, read_then, write_all_then};
 pub use engine::{Engine, EngineChoice, Operation};
 pub use file::File;
 pub use group::{Group, group};

@@ -155,19 +155,15 @@ impl Target<'_> {
 
     /// A request that moves nothing.
     pub(super) fn other(self, what: What, offset: u64) -> io::Result<()> {
-        let mut again = Again::default();
-        loop {
+        let mut other = Other::new(what, offset);
+        while let Some(call) = other.next(self) {
             // SAFETY: it names no memory.
-            let result = unsafe { self.call(Operation::Other, what, offset, 0) };
-            let refused = result == -i64::from(libc::EINVAL) && matches!(what, What::Sync { .. });
-            if refused && self.policy.note_no_linux_aio_for_others() {
-                continue;
+            let result = unsafe { perform(self.policy, Operation::Other, call) };
+            if other.advance(self, result)? == Advance::Again {
+                other.again.pause();
             }
-            if again.check(result)?.is_some() {
-                return Ok(());
-            }
-            again.pause();
         }
+        Ok(())
     }
 
     /// # Safety
@@ -290,6 +286,95 @@ impl Transfer {
                 Ok(if ended { Advance::Ended } else { Advance::Moved })
             }
         }
+    }
+}
+
+/// What is to be done to a file, call by call.
+pub(super) trait Work {
+    fn operation(&self) -> Operation;
+
+    /// Whether it can be asked of this file.
+    fn check(&self, target: Target<'_>) -> io::Result<()>;
+
+    /// The next call, if there is anything left to do.
+    fn next(&self, target: Target<'_>) -> Option<Call>;
+
+    /// Takes note of what a call has returned.
+    fn advance(&mut self, target: Target<'_>, result: i64) -> io::Result<Advance>;
+
+    /// How much has been moved.
+    fn done(&self) -> usize;
+}
+
+impl Work for Transfer {
+    #[inline]
+    fn operation(&self) -> Operation {
+        Transfer::operation(self)
+    }
+
+    #[inline]
+    fn check(&self, target: Target<'_>) -> io::Result<()> {
+        target.check(self)
+    }
+
+    #[inline]
+    fn next(&self, target: Target<'_>) -> Option<Call> {
+        Transfer::next(self, target)
+    }
+
+    #[inline]
+    fn advance(&mut self, target: Target<'_>, result: i64) -> io::Result<Advance> {
+        Transfer::advance(self, target, result)
+    }
+
+    #[inline]
+    fn done(&self) -> usize {
+        Transfer::done(self)
+    }
+}
+
+/// What moves nothing, such as a flush.
+#[derive(Debug)]
+pub(super) struct Other {
+    /// `None`: it is done.
+    what: Option<What>,
+    offset: u64,
+    again: Again,
+}
+
+impl Other {
+    /// `what` names no memory.
+    pub(super) fn new(what: What, offset: u64) -> Self {
+        let is_empty = matches!(what, What::Allocate { len: 0, .. });
+        Self { what: (!is_empty).then_some(what), offset, again: Again::default() }
+    }
+}
+
+impl Work for Other {
+    fn operation(&self) -> Operation {
+        Operation::Other
+    }
+
+    fn check(&self, _: Target<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn next(&self, target: Target<'_>) -> Option<Call> {
+        let what = self.what?;
+        Some(Call { fd: target.fd, what, offset: self.offset, flags: 0 })
+    }
+
+    fn advance(&mut self, target: Target<'_>, result: i64) -> io::Result<Advance> {
+        let is_refused = result == -i64::from(libc::EINVAL) && matches!(self.what, Some(What::Sync { .. }));
+        if is_refused && target.policy.note_no_linux_aio_for_others() || self.again.check(result)?.is_none() {
+            return Ok(Advance::Again);
+        }
+        self.what = None;
+        Ok(Advance::Ended)
+    }
+
+    fn done(&self) -> usize {
+        0
     }
 }
 
