@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -351,5 +352,59 @@ fn a_handle_that_is_dropped_while_its_thread_unwinds_waits_for_the_kernel() {
         let mut late = [0; 4];
         file.get_ref().read_exact(&mut late).expect("it is still there");
         assert_eq!(&late, b"late");
+    });
+}
+
+/// A way to a file that ends a context when it has been gone so often.
+struct Ending {
+    file: Rc<File>,
+    context: Rc<RefCell<Option<AioContext>>>,
+    left: Cell<u32>,
+}
+
+impl Deref for Ending {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.left.set(self.left.get().saturating_sub(1));
+        if self.left.get() == 0 {
+            drop(self.context.take());
+        }
+        &self.file
+    }
+}
+
+/// What a callback's request is asked in between is somebody else's code, which may do anything.
+#[test]
+fn a_context_may_be_ended_in_the_middle_of_a_callbacks_request() {
+    each(|context| {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let path = folder.path().join("image");
+        fs::write(&path, [7; 4096]).expect("a file");
+        for &engine in Engine::ALL {
+            for times in 1..8 {
+                let file = File::new(fs::File::open(&path).expect("a file")).expect("a file").with_engine(engine);
+                let file = Rc::new(file);
+                let ending = alike(context);
+                let local = (*ending).clone();
+                let ending = Rc::new(RefCell::new(Some(ending)));
+                let way = Ending { file: file.clone(), context: ending.clone(), left: Cell::new(times) };
+                let (called, dropped) = (Count::default(), Count::default());
+                let (count, guard) = (called.clone(), dropped.guard());
+                let then = move |result: io::Result<usize>, buffer: Vec<u8>| {
+                    let _guard = guard;
+                    count.raise();
+                    // It goes round in two, as the buffer is larger than the file.
+                    assert!(result.is_err() || result.is_ok_and(|read| buffer[..read] == [7; 4096]));
+                };
+                block::read_then(&local, way, vec![0; 8192], 0, then).expect("it hasn't ended yet");
+                while ending.borrow().is_some() && called.get() == 0 {
+                    local.poll(true);
+                }
+                drop(ending.take());
+                assert!(called.get() <= 1);
+                assert_eq!((dropped.get(), Rc::strong_count(&file)), (1, 1), "{engine}, {times}");
+            }
+        }
     });
 }

@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 
 use super::file::{DISCARD, File};
 use super::perform::{Carrier, Tried, finish, start, try_at_once};
-use super::transfer::{Advance, Other, Target, Transfer, Work};
+use super::transfer::{Advance, Other, Transfer, Work};
 use crate::aio::Local;
 use crate::aio::request::{Bypass, OnDone, PlacedBypass, Request};
 use crate::primitive::UnsafeCell;
@@ -142,9 +142,8 @@ where
         (&raw mut (*place).request).write(Request::new());
         let work = (*place).buffer.with_mut(|buffer| work(&mut *buffer));
         (&raw mut (*place).work).write(work);
-        let target = (*place).file.target();
-        match (*place).work.check(target) {
-            Ok(()) => Working::next(this, target, context),
+        match (*place).work.check((*place).file.target()) {
+            Ok(()) => Working::next(this, context),
             Err(error) => Working::defer(this, Outcome::Refused(error), context),
         }
     }
@@ -187,11 +186,12 @@ where
     ///
     /// # Safety
     ///
-    /// `this` came from a box, which is the callee's from now on; no call is pending. The target is its file.
+    /// `this` came from a box, which is the callee's from now on; no call is pending.
     #[inline(always)]
-    unsafe fn next(this: NonNull<Self>, target: Target<'_>, context: &Local) {
-        // SAFETY: contract; what is to be done is ours.
-        let work = unsafe { &(*this.as_ptr()).work };
+    unsafe fn next(this: NonNull<Self>, context: &Local) {
+        let place = this.as_ptr();
+        // SAFETY: contract. Nobody changes the file, and what is to be done is ours.
+        let (target, work) = unsafe { ((*place).file.target(), &(*place).work) };
         let Some(call) = work.next(target) else {
             // SAFETY: contract.
             return unsafe { Self::defer(this, Outcome::Nothing, context) };
@@ -201,7 +201,7 @@ where
             // SAFETY: contract.
             Tried::Done(result) => unsafe { Self::defer(this, Outcome::Done(result), context) },
             // SAFETY: contract.
-            Tried::No => unsafe { Self::start(this, target, call, context) },
+            Tried::No => unsafe { Self::start(this, call, context) },
         }
     }
 
@@ -211,12 +211,13 @@ where
     ///
     /// As [`next`](Self::next); the call is what comes next.
     #[inline(never)]
-    unsafe fn start(this: NonNull<Self>, target: Target<'_>, call: Call, context: &Local) {
+    unsafe fn start(this: NonNull<Self>, call: Call, context: &Local) {
         let place = this.as_ptr();
-        // SAFETY: contract; and the bypass goes on when its request is done.
-        let bypass = unsafe {
+        // SAFETY: contract; and the bypass goes on when its request is done. The file is asked now, as user code, which may
+        // end the context, has no place in what follows.
+        let (policy, bypass) = unsafe {
             (&raw mut (*place).outcome).write(Outcome::Nothing);
-            PlacedBypass::new(this)
+            (ptr::from_ref((*place).file.target().policy), PlacedBypass::new(this))
         };
         let Some(number) = context.keep_bypass(bypass) else { return };
         let on_done = |carrier| match carrier {
@@ -226,7 +227,7 @@ where
         // SAFETY: the context has it, and doesn't look at it before its next turn; the rest is in the head.
         unsafe {
             let operation = (*place).work.operation();
-            let carrier = start(Some(context), target.policy, operation, call, &mut (*place).request, on_done);
+            let carrier = start(Some(context), &*policy, operation, call, &mut (*place).request, on_done);
             (*place).outcome = carrier.map_or(Outcome::Nothing, Outcome::Requested);
         }
     }
@@ -290,7 +291,7 @@ where
             };
             match result {
                 Ok(Advance::Ended) => Ok((*place).work.done()),
-                Ok(Advance::Moved | Advance::Again) => return Self::next(this, target, context),
+                Ok(Advance::Moved | Advance::Again) => return Self::next(this, context),
                 Err(error) => Err(error),
             }
         };
