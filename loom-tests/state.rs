@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::coroutine::{Coroutine, Phase};
 use super::race;
-use crate::coroutine::state::{Park, State, Wake};
+use crate::coroutine::state::{Park, State, Turn, Wake};
+use crate::primitive::atomic::{AtomicBool, Ordering};
 
 models! {
     a_queued_coroutine_is_entered_by_hand catches
@@ -16,6 +17,7 @@ models! {
     a_stale_waker_wakes_nobody catches wake_any_generation;
     a_cancel_is_not_lost catches park_ignores_cancel;
     a_cancel_right_after_the_spawn_is_not_lost catches park_ignores_cancel;
+    a_cancelled_coroutine_that_waits_for_its_own_is_woken catches park_ignores_wake;
 }
 
 /// A coroutine that is entered by hand while it stands in the queue leaves a stale entry there. It may park again, be
@@ -161,4 +163,39 @@ fn a_cancel_right_after_the_spawn_is_not_lost() {
     coroutine.take_turn();
     assert_eq!(coroutine.phase(), Phase::Unwound, "the cancel was lost");
     assert_eq!(coroutine.times_freed(), 1);
+}
+
+/// A coroutine that has been cancelled, and parks all the same until something of its own is back, is scheduled when it is, or
+/// finds it there.
+fn a_cancelled_coroutine_that_waits_for_its_own_is_woken() {
+    struct Waiting {
+        state: State,
+        /// Relaxed: the wake brings it along.
+        is_back: AtomicBool,
+    }
+    let waiting = Rc::new(Waiting { state: State::new(), is_back: AtomicBool::new(false) });
+    let generation = waiting.state.generation();
+    assert_eq!(waiting.state.cancel(generation), Wake::Remembered);
+    assert_eq!(waiting.state.park_cancelled(), Park::Woken);
+
+    let (wake, is_suspended) = race::two(
+        &waiting,
+        move |waiting| {
+            waiting.is_back.store(true, Ordering::Relaxed);
+            waiting.state.wake(generation)
+        },
+        |waiting| {
+            while !waiting.is_back.load(Ordering::Relaxed) {
+                if waiting.state.park_cancelled() == Park::Suspend {
+                    return true;
+                }
+            }
+            false
+        },
+    );
+
+    assert_eq!(wake == Wake::Schedule, is_suspended, "it waits for ever");
+    if is_suspended {
+        assert_eq!(waiting.state.take_turn(true), Turn::Unwind);
+    }
 }

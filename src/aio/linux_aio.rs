@@ -169,17 +169,27 @@ impl LinuxAio {
         }
     }
 
-    /// Takes back a request that the kernel hasn't got, or blocks until it is done: Linux AIO can't cancel requests to
-    /// files. Those who wait for what else happens meanwhile are passed on.
-    pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>) -> io::Result<()> {
+    /// Takes back a request that the kernel hasn't got. Returns whether nobody has it any more; otherwise it will be done: Linux
+    /// AIO can't cancel requests to files.
+    pub(super) fn take_back(&mut self, request: &Request) -> bool {
         // It has been forgotten: see `disown`.
-        let Some(requests) = self.requests() else { return Ok(()) };
+        let Some(requests) = self.requests() else { return true };
         let token = ptr::from_ref(request).addr() as u64;
-        if let Some(place) = requests.queue.iter().position(|entry| entry.token() == token) {
+        let place = requests.queue.iter().position(|entry| entry.token() == token);
+        if let Some(place) = place {
             requests.queue.remove(place);
             requests.forget_pauses();
+        }
+        place.is_some()
+    }
+
+    /// [Takes back](Self::take_back) a request, or blocks until it is done. Those who wait for what else happens meanwhile are
+    /// passed on.
+    pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>) -> io::Result<()> {
+        if self.take_back(request) {
             return Ok(());
         }
+        let Some(requests) = self.requests() else { return Ok(()) };
         while request.result().is_none() {
             requests.wait(fired)?;
         }

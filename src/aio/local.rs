@@ -367,6 +367,16 @@ impl Local {
         queued.is_some()
     }
 
+    /// Has a request cancelled that was made here. Returns whether nobody has it any more; otherwise it will be done.
+    pub(crate) fn cancel(&self, interface: Interface, request: &Request) -> bool {
+        let cancelled = self.shared.with_local(|local| match interface {
+            Interface::Ring => local.monitor.cancel(request),
+            Interface::LinuxAio => local.linux_aio.take_back(request),
+        });
+        // A context that has ended has finished its requests.
+        cancelled.unwrap_or(false)
+    }
+
     /// Cancels a request that was made here, and blocks until it is done.
     pub(crate) fn finish(&self, interface: Interface, request: &Request) {
         let finished = self.shared.with_local(|local| match interface {

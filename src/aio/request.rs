@@ -17,8 +17,10 @@
 //! A pending request stays where it is and isn't dropped, and what it names (a buffer, vectors) is left to whoever
 //! carries it out: [`Local::request`](super::Local) demands it of its caller, who has to keep it however the coroutine
 //! ends. A coroutine that waits keeps its request in a guard on its own stack, and a coroutine's stack doesn't go away
-//! but by unwinding, which runs the guard: it has the request cancelled, and blocks until it is done. A coroutine that
-//! can't be unwound leaks its stack, which stays mapped.
+//! but by unwinding. If it is cancelled, it has the request cancelled, and parks until it is done before it unwinds. If it is
+//! unwound by somebody who waits for that (the drop of its handle, the end of its home, a time limit), that runs the guard: it
+//! has the request cancelled, and blocks until it is done. A coroutine that can't be unwound leaks its stack, which stays
+//! mapped.
 #![allow(unsafe_code)]
 
 use std::alloc::{self, Layout};

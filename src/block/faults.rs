@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use super::{AlignedBuf, Engine, File, Operation, flush_then, group, read_then, write_all_then};
 use crate::aio::{self, AioContext, MonitorKind};
 use crate::coroutine::{Cancelled, Coroutine, enter_home, yield_now};
-use crate::sys::fault::Fault::{self, Errno, Only};
-use crate::sys::fault::{Site, left, plan};
+use crate::sys::fault::Fault::{self, Errno, Hold, Only};
+use crate::sys::fault::{Site, holds as is_held, left, plan};
 
 const BLOCK: usize = 4096;
 
@@ -736,29 +736,91 @@ fn a_request_outlives_an_error_of_the_ring() {
     let (reader, mut writer) = io::pipe().expect("a pipe");
     let file = Rc::new(File::new(reader).expect("a file").with_engine(Engine::Ring));
     let memory = Rc::new(RefCell::new([0xAA_u8; 64]));
-    for (is_cancelled, failures) in [(true, 0), (true, 5), (false, 0)] {
-        let (own, shared) = (file.clone(), memory.clone());
-        let read = move || own.read_at(&mut shared.borrow_mut()[..4], 0);
-        let reading = context.spawn_local(read).expect("a stack");
-        context.poll(false);
+    let fails = || {
         plan(Site::Enter, [Errno(libc::ENXIO)]);
         let failed = panic::catch_unwind(AssertUnwindSafe(|| context.poll(false)));
         let message = *failed.expect_err("it is told").downcast::<String>().expect("a message");
         assert!(message.contains("io_uring failed"), "{message}");
         assert_eq!(left(Site::Enter), 0);
-        if is_cancelled {
-            plan(Site::Enter, iter::repeat_n(Errno(libc::ENXIO), failures));
-            reading.cancel();
-            assert!(reading.join().map(drop).expect_err("cancelled").is::<Cancelled>());
-            assert_eq!(left(Site::Enter), 0);
-            io::Write::write_all(&mut writer, b"late").expect("room");
+    };
+    let mut is_late = || {
+        io::Write::write_all(&mut writer, b"late").expect("room");
+        turn(&context);
+        assert_eq!(*memory.borrow(), [0xAA; 64]);
+        io::Read::read_exact(&mut file.get_ref(), &mut [0; 4]).expect("it is still there");
+    };
+    let read = || {
+        let (own, shared) = (file.clone(), memory.clone());
+        move || own.read_at(&mut shared.borrow_mut()[..4], 0)
+    };
+
+    let reading = context.spawn_local(read()).expect("a stack");
+    context.poll(false);
+    fails();
+    reading.cancel();
+    assert!(reading.join().map(drop).expect_err("cancelled").is::<Cancelled>());
+    is_late();
+
+    // By somebody who waits for that, while the ring goes on to refuse.
+    let read_and_drop = read();
+    let reading = Coroutine::new(move || drop(read_and_drop())).expect("a stack");
+    let home = enter_home(context.home());
+    reading.enter();
+    fails();
+    plan(Site::Enter, [Errno(libc::ENXIO); 5]);
+    drop(reading);
+    drop(home);
+    assert_eq!(left(Site::Enter), 0);
+    is_late();
+
+    let reading = context.spawn_local(read()).expect("a stack");
+    context.poll(false);
+    fails();
+    io::Write::write_all(&mut writer, b"data").expect("room");
+    assert_eq!(reading.join().expect("no panic").expect("a read"), 4);
+    assert_eq!(memory.borrow()[..5], *b"data\xAA");
+}
+
+/// Whoever is cancelled while nobody can let go of its buffer is suspended for as long, and the others go on. If its context ends
+/// meanwhile, that waits.
+#[test]
+fn a_cancelled_coroutine_waits_for_its_request_and_the_others_go_on() {
+    let _alive = watchdog();
+    for kind in [MonitorKind::Poll, MonitorKind::Epoll, MonitorKind::IoUring] {
+        for is_context_dropped in [false, true] {
+            let Ok(context) = AioContext::builder().monitor(kind).build() else { continue };
+            let file = image(1);
+            let fd = file.as_raw_fd();
+            let file = Rc::new(File::new(file).expect("a file").with_engine(Engine::Workers));
+            let memory = Rc::new(RefCell::new(vec![0; BLOCK]));
+            // The second says when the first has gone on.
+            plan(Site::Request(fd), [Hold, Fault::None]);
+            let (own, shared) = (file.clone(), memory.clone());
+            let read = move || own.read_at(&mut shared.borrow_mut()[..], 0).map(drop);
+            let reading = context.spawn_local(read).expect("a stack");
             turn(&context);
-            assert_eq!(*memory.borrow(), [0xAA; 64]);
-            io::Read::read_exact(&mut file.get_ref(), &mut [0; 4]).expect("it is still there");
-        } else {
-            io::Write::write_all(&mut writer, b"data").expect("room");
-            assert_eq!(reading.join().expect("no panic").expect("a read"), 4);
-            assert_eq!(memory.borrow()[..5], *b"data\xAA");
+            while !is_held(fd) {
+                thread::yield_now();
+            }
+            for _ in 0..3 {
+                reading.cancel();
+                turn(&context);
+                assert!(!reading.is_finished() && memory.try_borrow().is_err(), "its buffer is lent");
+            }
+            context.block_on(|| aio::sleep(Duration::from_micros(100)));
+            assert!(!reading.is_finished());
+            let release = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(5));
+                plan(Site::Request(fd), []);
+            });
+            if is_context_dropped {
+                drop(context);
+                assert!(reading.is_finished());
+            }
+            assert!(reading.join().map(drop).expect_err("cancelled").is::<Cancelled>());
+            assert!(holds(&memory.borrow(), 0), "the read was carried out");
+            assert_eq!(Rc::strong_count(&file), 1);
+            release.join().expect("no panic");
         }
     }
 }

@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Buffers are borrowed, not handed over. That is sound because a coroutine whose request is under way can't be
-//! destroyed: if it is cancelled, or its context ends, its unwind stops at the request until the kernel is done with it
-//! (see `request` in the source).
+//! destroyed: if it is cancelled, it stays suspended until the kernel is done with the request, while the others go on; and
+//! if its context ends, that waits for it (see `request` in the source).
 //!
 //! # What callers can count on
 //!

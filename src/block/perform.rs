@@ -14,7 +14,7 @@ use super::engine::{AtOnce, Engine, Operation, Policy};
 use super::workers;
 use crate::aio::request::{Interface, OnDone, Request};
 use crate::aio::{self, Local};
-use crate::coroutine::{self, yield_now};
+use crate::coroutine::{self, park_for_own, unwind_cancelled, yield_now};
 use crate::park;
 use crate::sys::file::{Call, NO_WAIT};
 use crate::sys::linux_aio;
@@ -162,6 +162,14 @@ pub(super) fn finish(context: Option<&Local>, carrier: Carrier, request: &Reques
     }
 }
 
+/// Has a pending request cancelled, which may take a while. Returns whether nobody has it any more; otherwise it will be done.
+fn cancel(context: Option<&Local>, carrier: Carrier, request: &Request) -> bool {
+    match (carrier, context) {
+        (Carrier::Kernel(interface), Some(context)) => context.cancel(interface, request),
+        _ => workers::take_back(request),
+    }
+}
+
 /// Carries out a call; the caller parks meanwhile, or blocks if it can't. Returns what the kernel returned, or a
 /// negative error number.
 ///
@@ -227,20 +235,33 @@ struct Pending {
 }
 
 impl Pending {
-    /// Parks until the request is done; returns its result.
-    fn wait(&self) -> i64 {
+    /// Parks until the request is done; returns its result. A coroutine that is cancelled meanwhile has the request cancelled,
+    /// parks until it is done, and unwinds then.
+    fn wait(&mut self) -> i64 {
+        let mut is_cancelled = false;
         loop {
-            if let Some(result) = self.request.result() {
-                return result;
+            match self.request.result() {
+                Some(result) if !is_cancelled => return result,
+                Some(_) => unwind_cancelled(),
+                None => {}
             }
-            park::park();
+            if park_for_own(is_cancelled) && !is_cancelled {
+                is_cancelled = true;
+                if let Some(carrier) = self.carrier
+                    && self.request.result().is_none()
+                    && cancel(self.caller.context(), carrier, &self.request)
+                {
+                    self.carrier = None;
+                    unwind_cancelled();
+                }
+            }
         }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Pending still: the coroutine is unwound out of its park.
+        // Pending still: the coroutine is unwound out of its park, by somebody who waits for that.
         if let Some(carrier) = self.carrier
             && self.request.result().is_none()
         {

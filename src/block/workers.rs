@@ -147,16 +147,28 @@ fn work() {
     }
 }
 
-/// Takes back a request that was submitted here, or blocks until it is done.
+/// Takes back a request that was submitted here, and that no thread has begun. Returns whether nobody has it any more;
+/// otherwise it will be done.
+pub(super) fn take_back(request: &Request) -> bool {
+    POOL.state.lock().take_back(request)
+}
+
+impl State {
+    fn take_back(&mut self, request: &Request) -> bool {
+        if self.process != process::id() {
+            // It is the parent's, and so is what its threads write to.
+            return true;
+        }
+        let place = self.jobs.iter().position(|job| job.request == NonNull::from(request));
+        place.is_some_and(|place| self.jobs.remove(place).is_some())
+    }
+}
+
+/// [Takes back](take_back) a request, or blocks until it is done.
 pub(super) fn finish(request: &Request) {
     let own = NonNull::from(request);
     let mut state = POOL.state.lock();
-    if state.process != process::id() {
-        // It is the parent's, and so is what its threads write to.
-        return;
-    }
-    if let Some(place) = state.jobs.iter().position(|job| job.request == own) {
-        state.jobs.remove(place);
+    if state.take_back(request) {
         return;
     }
     state.finishing += 1;

@@ -93,6 +93,8 @@ impl Extras {
     pub(super) const LIVE: Self = Self(1 << 13);
     /// It polls a future, and hasn't parked since that began; see [`Polls`](super::suspend::Polls).
     pub(super) const POLLS: Self = Self(1 << 14);
+    /// Whoever ends it waits for that: it is to unwind without suspending again.
+    pub(super) const END_NOW: Self = Self(1 << 15);
 
     pub(super) const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)

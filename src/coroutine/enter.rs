@@ -398,7 +398,7 @@ pub(super) fn unwind(thread: &'static Thread, block: &'static Block) {
     if matches!(block.phase.get(), Phase::Parked | Phase::Requeued) {
         block.state.enter_parked();
     }
-    block.add_extra(Extras::UNWIND);
+    block.add_extra(Extras::UNWIND.with(Extras::END_NOW));
     // SAFETY: it is suspended, and its owner says that it is to end here. If a queue has it, the entry is stale from
     // now on.
     unsafe { run(thread, block, Switch::Resume) };

@@ -28,7 +28,9 @@
 //! coroutine (by dropping its handle, by [`JoinHandle::cancel`](crate::JoinHandle::cancel), by dropping its context)
 //! unwinds it: its suspension raises a panic with the payload [`Cancelled`], without calling the panic hook, and drop
 //! guards run. A body that catches that payload and suspends again gets it again, a hundred times; then it is left
-//! suspended for ever, and its stack is lost (`leaked` in [`pool::stats`]).
+//! suspended for ever, and its stack is lost (`leaked` in [`pool::stats`]). One that waits for [block I/O](crate::block) has its
+//! buffer lent: if it is cancelled, it stays suspended until the buffer is back, and unwinds then; who drops its handle or
+//! its context waits for that.
 //!
 //! A drop guard must not suspend while its coroutine unwinds: the count of panics belongs to the thread, and the other
 //! coroutines would seem to be panicking. It is refused by a panic, which in a drop guard aborts the process.
@@ -80,7 +82,10 @@ pub use unwind::Cancelled;
 
 pub(crate) use home::is_current_home;
 pub(crate) use runner::Runner;
-pub(crate) use suspend::{Polls, forget_on_abandon, home, on_abandon, park, runs_inside_join, waker, with_home};
+pub(crate) use suspend::{
+    Polls, forget_on_abandon, home, on_abandon, park, park_for_own, runs_inside_join, unwind_cancelled, waker,
+    with_home,
+};
 pub(crate) use wake::Target;
 
 /// The pool of coroutines: caps, trimming, statistics.

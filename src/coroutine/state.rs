@@ -12,7 +12,7 @@
 //! | `PARKED` | the coroutine, in `park` | it is suspended in a park, or about to be; a wake must schedule it | the home thread, when it resumes it |
 //! | `WOKEN` | any waker | a wake that no park has consumed | the park, or the resume, that consumes it |
 //! | `SCHEDULED` | the waker that found `PARKED` without it, or whoever gives a new one to its home | the control block stands in exactly one queue, and its link is that queue's | whoever takes it out of that queue |
-//! | `CANCELLED` | any canceller | each suspension from now on unwinds | never in this generation |
+//! | `CANCELLED` | any canceller | each suspension from now on unwinds, but one that waits for the coroutine's own to come back | never in this generation |
 //! | `RETIRED` | the home thread, at the end | the coroutine ended while `SCHEDULED`; whoever takes the block out of its queue frees it | that one |
 //!
 //! | `PARKED` `WOKEN` `SCHEDULED` | situation |
@@ -136,9 +136,18 @@ impl State {
 
     /// Consumes a wake, or announces that the coroutine suspends.
     pub(crate) fn park(&self) -> Park {
+        self.park_unless(CANCELLED)
+    }
+
+    /// As [`park`](Self::park), but suspends also if it was cancelled.
+    pub(crate) fn park_cancelled(&self) -> Park {
+        self.park_unless(0)
+    }
+
+    fn park_unless(&self, cancelled: u64) -> Park {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let (next, verdict) = if word & CANCELLED != 0 && !mutant!("park_ignores_cancel") {
+            let (next, verdict) = if word & cancelled != 0 && !mutant!("park_ignores_cancel") {
                 (word & !WOKEN, Park::Cancelled)
             } else if word & WOKEN != 0 && !mutant!("park_ignores_wake") {
                 (word & !WOKEN, Park::Woken)

@@ -110,6 +110,49 @@ pub(crate) fn park() -> bool {
     true
 }
 
+/// As [`park`], for a coroutine that waits for something of its own to come back, which a cancellation has to wait for, too. If
+/// it is cancelled while it is suspended, this returns, so that the caller asks for it back, and parks again until it is there,
+/// saying that it is `cancelled`; then it [unwinds](unwind_cancelled). Returns whether it has been cancelled.
+///
+/// If it was cancelled before, or is ended by somebody who waits for that (the drop of its handle, the end of its home), it
+/// unwinds as out of a park.
+pub(crate) fn park_for_own(cancelled: bool) -> bool {
+    let thread = this_thread();
+    let Some(block) = thread.current.get() else { panic!("only a coroutine is cancelled") };
+    unwind::refuse_suspension(block);
+    block.remove_extra(Extras::POLLS);
+    if block.has(if cancelled { Extras::END_NOW } else { Extras::UNWIND }) {
+        unwind::raise(block);
+    }
+    // Relaxed: published by the Release of `State::park`.
+    block.thread.store(thread.id.get(), Ordering::Relaxed);
+    if !block.has(Extras::HOME) && !find_home(thread, block) {
+        return cancelled;
+    }
+    match if cancelled { block.state.park_cancelled() } else { block.state.park() } {
+        Park::Suspend => {
+            block.phase.set(Phase::Parked);
+            // SAFETY: the block is the calling coroutine's, so this is its fiber's stack.
+            let block = unsafe { Fiber::suspend(block) };
+            if block.has(Extras::END_NOW) {
+                unwind::raise(block);
+            }
+            block.has(Extras::UNWIND)
+        }
+        Park::Woken => cancelled,
+        Park::Cancelled => {
+            block.add_extra(Extras::UNWIND);
+            unwind::raise(block);
+        }
+    }
+}
+
+/// Unwinds the calling coroutine, which has been cancelled.
+pub(crate) fn unwind_cancelled() -> ! {
+    let Some(block) = this_thread().current.get() else { panic!("only a coroutine is cancelled") };
+    unwind::raise(block);
+}
+
 /// The calling coroutine polls a future, with its own waker, until this is dropped.
 ///
 /// The future may park in a poll, too; and as wakes coalesce, such a park may have had the wake that was for the

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::slice;
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use super::file::{Call, What};
 use super::linux_aio::Entry;
@@ -36,6 +37,8 @@ pub(crate) enum Fault {
     Errno(i32),
     /// It is for so much only: bytes, or entries.
     Only(usize),
+    /// A call takes until something else is planned.
+    Hold,
 }
 
 type Plan = (Site, Option<ThreadId>, VecDeque<Fault>);
@@ -44,6 +47,9 @@ static PLANS: Mutex<Vec<Plan>> = Mutex::new(Vec::new());
 
 /// What is told as the results of requests that are under way, by their tokens.
 static RESULTS: Mutex<Vec<(u64, i64)>> = Mutex::new(Vec::new());
+
+/// Files whose calls are being held.
+static HELD: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 fn owner(site: Site) -> Option<ThreadId> {
     (!matches!(site, Site::Request(_))).then(|| thread::current().id())
@@ -90,7 +96,7 @@ pub(super) fn on_enter() -> io::Result<()> {
 /// In front of io_submit: what is left of these.
 pub(super) fn on_submit(entries: &mut [Entry]) -> io::Result<&mut [Entry]> {
     match next(Site::Submit) {
-        Fault::None => Ok(entries),
+        Fault::None | Fault::Hold => Ok(entries),
         Fault::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
         Fault::Only(count) => {
             let count = count.min(entries.len());
@@ -99,10 +105,24 @@ pub(super) fn on_submit(entries: &mut [Entry]) -> io::Result<&mut [Entry]> {
     }
 }
 
+/// Whether a call is being held there.
+pub(crate) fn holds(file: RawFd) -> bool {
+    HELD.lock().contains(&file)
+}
+
 /// In front of a call: what is made of it, or its result.
 pub(super) fn on_call(call: Call) -> Result<Call, i64> {
     match next(Site::Request(call.fd)) {
         Fault::None => Ok(call),
+        Fault::Hold => {
+            let site = Site::Request(call.fd);
+            HELD.lock().push(call.fd);
+            while left(site) != 0 {
+                thread::sleep(Duration::from_micros(100));
+            }
+            HELD.lock().retain(|&held| held != call.fd);
+            Ok(call)
+        }
         Fault::Errno(errno) => Err(-i64::from(errno)),
         Fault::Only(len) => Ok(cut(call, len)),
     }

@@ -93,8 +93,8 @@ impl<T> JoinHandle<T> {
         self.owner().target.end_now();
     }
 
-    /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that hasn't started is
-    /// dropped.
+    /// Makes the coroutine unwind at its next suspension, or at once if it is suspended; one that waits for
+    /// [block I/O](crate::block), when it has its buffer back; one that hasn't started is dropped.
     ///
     /// Doesn't wait for it. See the [module on coroutines](crate::coroutine) for what a cancelled coroutine may do.
     pub fn cancel(&self) {

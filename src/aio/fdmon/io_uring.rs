@@ -204,10 +204,16 @@ impl IoUring {
         self.has_requests
     }
 
-    /// Cancels a request, and blocks until it is done. Those who wait for what else happens meanwhile are passed on.
-    pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<()> {
+    /// Has the kernel cancel a request, from the next call on; it is done soon, or when it can be.
+    pub(super) fn cancel(&mut self, request: &Request) {
         let address = ptr::from_ref(request).addr() as u64;
         self.ring.cancel(token(REQUEST, address), token(CANCEL, 0));
+        self.has_requests = true;
+    }
+
+    /// Cancels a request, and blocks until it is done. Those who wait for what else happens meanwhile are passed on.
+    pub(super) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>, calls: &mut Calls) -> io::Result<()> {
+        self.cancel(request);
         while request.result().is_none() {
             self.wait_for_request(fired, calls)?;
         }

@@ -356,6 +356,18 @@ impl Monitor {
         matches!(&self.backend, Backend::IoUring(ring) if ring.has_requests())
     }
 
+    /// Has a request cancelled that it was asked to carry out. Returns whether nobody has it any more; otherwise it will be done.
+    pub(in crate::aio) fn cancel(&mut self, request: &Request) -> bool {
+        match &mut self.backend {
+            Backend::IoUring(ring) => {
+                ring.cancel(request);
+                false
+            }
+            // It is another process's: see `disown`.
+            _ => true,
+        }
+    }
+
     /// Cancels a request that it was asked to carry out, and blocks until it is done.
     pub(in crate::aio) fn finish(&mut self, request: &Request, fired: &mut Vec<Waiter>) -> io::Result<()> {
         match &mut self.backend {
