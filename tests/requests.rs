@@ -20,7 +20,7 @@ use aioco::block::{self, AlignedBuf, Engine, File};
 use aioco::coroutine::Cancelled;
 use aioco::fd::{self, Parked};
 use aioco::{AioContext, coroutine};
-use common::{Count, LIMIT, alike, child, each, settle, sockets, with, within};
+use common::{Count, LIMIT, alike, assert_cancelled, child, each, settle, sockets, with, within};
 
 /// A reader of a pipe that nothing comes through, as a file whose reads stay under way.
 fn pending_read() -> (File<io::PipeReader>, io::PipeWriter) {
@@ -205,6 +205,38 @@ fn a_request_that_is_cancelled_is_done_or_not_and_ends_once() {
             while byte != *b"t" {
                 context.block_on(|| file.read_exact_at(&mut byte, 0)).expect("a read");
             }
+        }
+    });
+}
+
+/// The same for a group, of which some requests are done.
+#[test]
+fn a_cancelled_group_lets_go_of_all_its_buffers() {
+    with_ring(|context| {
+        for written in [0, 100, 300] {
+            let (file, mut writer) = pending_read();
+            let file = Rc::new(file);
+            let memory = Rc::new(RefCell::new(vec![[0xAA_u8]; 300]));
+            let (own, shared) = (file.clone(), memory.clone());
+            let read = move || {
+                let memory = &mut *shared.borrow_mut();
+                block::group(|group| {
+                    memory.iter_mut().for_each(|byte| _ = group.read_at(&own, byte, 0));
+                    group.wait_all();
+                    aioco::yield_now();
+                });
+            };
+            let reading = context.spawn_local(read).expect("a stack");
+            (0..3).for_each(|_| _ = context.poll(false));
+            writer.write_all(&vec![1; written]).expect("room");
+            reading.cancel();
+            assert_cancelled(reading.join());
+            let before = memory.borrow().clone();
+            assert!(before.iter().filter(|byte| **byte == [1]).count() <= written);
+            writer.write_all(&[2; 300]).expect("room");
+            settle(&context);
+            assert_eq!(*memory.borrow(), before);
+            assert_eq!(Rc::strong_count(&file), 1);
         }
     });
 }

@@ -787,16 +787,26 @@ fn a_request_outlives_an_error_of_the_ring() {
 fn a_cancelled_coroutine_waits_for_its_request_and_the_others_go_on() {
     let _alive = watchdog();
     for kind in [MonitorKind::Poll, MonitorKind::Epoll, MonitorKind::IoUring] {
-        for is_context_dropped in [false, true] {
+        for (in_group, is_context_dropped) in [(false, false), (false, true), (true, false), (true, true)] {
             let Ok(context) = AioContext::builder().monitor(kind).build() else { continue };
             let file = image(1);
             let fd = file.as_raw_fd();
             let file = Rc::new(File::new(file).expect("a file").with_engine(Engine::Workers));
             let memory = Rc::new(RefCell::new(vec![0; BLOCK]));
-            // The second says when the first has gone on.
-            plan(Site::Request(fd), [Hold, Fault::None]);
+            // For as long as something is planned.
+            plan(Site::Request(fd), [Hold, Fault::None, Fault::None]);
             let (own, shared) = (file.clone(), memory.clone());
-            let read = move || own.read_at(&mut shared.borrow_mut()[..], 0).map(drop);
+            let read = move || match in_group {
+                false => drop(own.read_at(&mut shared.borrow_mut()[..], 0)),
+                true => {
+                    let (first, second) = (&mut shared.borrow_mut()[..], &mut [0; 1]);
+                    group(|group| {
+                        group.read_at(&own, first, 0);
+                        group.read_at(&own, second, 0);
+                        group.wait_all();
+                    });
+                }
+            };
             let reading = context.spawn_local(read).expect("a stack");
             turn(&context);
             while !is_held(fd) {

@@ -2,10 +2,10 @@
 //!
 //! # Safety
 //!
-//! A member has a [`Place`] of its own, so its request stays where it is; the buffer that it names is borrowed for longer than [`group`] runs.
-//! Before `group` returns or unwinds it finishes all members that are pending. So nobody gets at a buffer, or frees it,
-//! while the kernel has it. A `Group` can't be leaked to prevent that: callers only ever see a reference. Its lifetime is
-//! invariant, so that nothing is lent to it that lives shorter.
+//! A member has a [`Place`] of its own, so its request stays where it is; the buffer that it names is borrowed for longer
+//! than [`group`] runs. Before `group` returns or unwinds it finishes all members that are pending. So nobody gets at a
+//! buffer, or frees it, while the kernel has it. A `Group` can't be leaked to prevent that: callers only ever see a
+//! reference. Its lifetime is invariant, so that nothing is lent to it that lives shorter.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -17,11 +17,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::file::File;
-use super::perform::{CANCELLED, Caller, Carrier, Tried, finish, let_others, start, try_at_once};
+use super::perform::{CANCELLED, Caller, Carrier, Tried, cancel, finish, let_others, start, try_at_once};
 use super::place::Place;
 use super::transfer::{Advance, Target, Transfer};
 use crate::aio::Local;
 use crate::aio::request::{OnDone, Request, Tally};
+use crate::coroutine::{park_for_own, unwind_cancelled};
 use crate::park;
 
 /// Runs `f` with a group, to which it adds requests and waits for as many of them as it likes. Requests that are still
@@ -122,8 +123,8 @@ impl<'env> Group<'env> {
                 (members.finished, if missing == 0 { None } else { Some(members.seen + missing) })
             };
             let Some(wanted) = wanted else { return finished };
-            if !self.tally.want(wanted, park::waker()) {
-                park::park();
+            if !self.tally.want(wanted, park::waker()) && park_for_own(false) {
+                self.cancel();
             }
         }
     }
@@ -148,6 +149,23 @@ impl<'env> Group<'env> {
         }
         self.look();
         self.members.borrow_mut().results.pop_front()
+    }
+
+    /// Has all requests cancelled, parks until they are done, and unwinds the coroutine, which has been cancelled.
+    fn cancel(&self) -> ! {
+        let wanted = {
+            let mut members = self.members.borrow_mut();
+            let is_left = |member: &Place<Member<'_>>| {
+                let is_done = member.request.result().is_some();
+                is_done || !cancel(self.caller.context(), member.carrier.get(), &member.request)
+            };
+            members.pending.retain(is_left);
+            members.seen + members.pending.len()
+        };
+        while !self.tally.want(wanted, park::waker()) {
+            park_for_own(true);
+        }
+        unwind_cancelled()
     }
 
     fn add(&self, target: Target<'env>, transfer: Transfer) -> usize {

@@ -163,7 +163,7 @@ pub(super) fn finish(context: Option<&Local>, carrier: Carrier, request: &Reques
 }
 
 /// Has a pending request cancelled, which may take a while. Returns whether nobody has it any more; otherwise it will be done.
-fn cancel(context: Option<&Local>, carrier: Carrier, request: &Request) -> bool {
+pub(super) fn cancel(context: Option<&Local>, carrier: Carrier, request: &Request) -> bool {
     match (carrier, context) {
         (Carrier::Kernel(interface), Some(context)) => context.cancel(interface, request),
         _ => workers::take_back(request),
