@@ -16,6 +16,7 @@ use super::builder::MonitorChoice;
 use super::fd_handler::FdHandler;
 use super::handler::FdCallbacks;
 use super::parameters::{Coalescing, Polling};
+use super::registry::FileKey;
 use super::remote::Remote;
 use super::request::{Interface, OnDone, PlacedBypass, Request, Spare};
 use super::shared::{Shared, abort_with_requests, refuse_coroutine};
@@ -345,8 +346,14 @@ impl Local {
         self.shared.with_local(|local| local.linux_aio.prepare(&self.shared.notifier)).unwrap_or(Ok(()))
     }
 
-    /// Has the kernel carry out a request, at the latest when the loop has nothing else to do. Returns whether the context
-    /// hasn't ended.
+    /// What is said of a file whose requests go to the ring.
+    pub(crate) fn about_file(&self, key: Option<&FileKey>) -> &'static str {
+        let about = self.shared.with_local(|local| local.monitor.registry().map(|registry| registry.about_file(key)));
+        about.flatten().unwrap_or("the context has a ring")
+    }
+
+    /// Has the kernel carry out a request, at the latest when the loop has nothing else to do; to a file that has this
+    /// key, by which a ring may know it. Returns whether the context hasn't ended.
     ///
     /// # Safety
     ///
@@ -357,13 +364,25 @@ impl Local {
     ///
     /// If the context doesn't [take requests](Self::takes_requests), or Linux AIO isn't
     /// [prepared](Self::prepare_linux_aio) or has no such requests.
-    pub(crate) unsafe fn request(&self, interface: Interface, call: &Call, request: &Request) -> bool {
+    pub(crate) unsafe fn request(
+        &self,
+        interface: Interface,
+        call: &Call,
+        key: Option<&FileKey>,
+        request: &Request,
+    ) -> bool {
         let queued = self.shared.with_local(|local| match interface {
             // SAFETY: passed on.
-            Interface::Ring => unsafe { local.monitor.request(call, request.into()) },
-            // SAFETY: passed on.
-            Interface::LinuxAio => unsafe { local.linux_aio.request(call, request.into()) },
+            Interface::Ring => unsafe { local.monitor.request(call, key, request.into()) },
+            Interface::LinuxAio => {
+                // SAFETY: passed on.
+                unsafe { local.linux_aio.request(call, request.into()) };
+                false
+            }
         });
+        if queued == Some(true) {
+            key.into_iter().for_each(|key| key.is_known_by(&self.shared));
+        }
         queued.is_some()
     }
 

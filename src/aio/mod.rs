@@ -67,6 +67,7 @@ mod local;
 pub(crate) mod notify;
 mod parameters;
 mod polling;
+pub(crate) mod registry;
 mod remote;
 pub(crate) mod request;
 mod request_state;

@@ -20,6 +20,7 @@ use super::linux_aio::LinuxAio;
 use super::notify::{Notify, Reason, Sleep};
 use super::parameters::Parameters;
 use super::polling::Sources;
+use super::registry::Registry;
 use super::request::{PlacedBypass, Spare};
 use super::slab::Slab;
 use super::stats::{Polls, Stats};
@@ -257,6 +258,8 @@ impl Shared {
     pub(super) fn stats(&self) -> Stats {
         let of_loop = |local: &mut Loop| {
             let calls = local.monitor.calls();
+            let registry = local.monitor.registry();
+            let registered_files = registry.map(Registry::requests).unwrap_or_default();
             Stats {
                 waits: calls.waits + local.rests,
                 signals: 0,
@@ -264,6 +267,8 @@ impl Shared {
                 control_calls: calls.controls,
                 linux_aio_submits: local.linux_aio.submits(),
                 block_calls: local.block_calls,
+                ring_requests: local.monitor.requests(),
+                registered_files,
                 polls: local.polls.polls,
                 poll_hits: local.polls.hits,
                 polled: local.polls.polled,
@@ -328,6 +333,25 @@ impl Shared {
         if let Some(bypass) = self.with_local(|local| local.bypasses.remove(number)).flatten() {
             bypass.go_on(&Local::of(self.clone()));
         }
+    }
+
+    /// Has the ring forget a file that it knew at this place: now, or in the next turn if this is another thread. No
+    /// request to it is under way.
+    pub(super) fn forget_file(self: &Arc<Self>, id: u64, place: u32) {
+        if self.process != process::id() {
+            return;
+        }
+        if self.is_current() {
+            self.with_local(|local| local.monitor.forget_file(id, place));
+            return;
+        }
+        let context = Arc::downgrade(self);
+        let forget = move || {
+            if let Some(context) = context.upgrade() {
+                context.with_local(|local| local.monitor.forget_file(id, place));
+            }
+        };
+        self.push_bottom_half(bh::Node::once_sent(self, forget));
     }
 
     /// Drops the callbacks of requests, handlers and bottom halves, and all that is to be told.

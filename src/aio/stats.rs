@@ -20,6 +20,10 @@ pub struct Stats {
     /// System calls that carried out requests of [block I/O](crate::block) of their own: in the caller's thread, also in
     /// vain, or in a worker's. Requests that go through the ring are in `waits` and `control_calls`, many with each.
     pub block_calls: u64,
+    /// Requests of [block I/O](crate::block) that went through the ring.
+    pub ring_requests: u64,
+    /// Those of them whose file was [registered](crate::block#registration) with it.
+    pub registered_files: u64,
     /// How often the loop [polled](super::Polling) before a sleep.
     pub polls: u64,
     /// How often that found something, so that there was no sleep.

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::aio::Local;
+use crate::aio::registry::FileKey;
 use crate::primitive::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sys::file::{Facts, size};
 
@@ -108,6 +109,8 @@ pub(super) struct Policy {
     /// How long the file was when a write by Linux AIO last asked.
     size: AtomicU64,
     start: Instant,
+    /// By which rings may know the file; `None` if it may be one that somebody waits for to be closed.
+    key: Option<FileKey>,
 }
 
 /// So many misses in a row, and reads aren't tried at once for a while.
@@ -137,7 +140,14 @@ impl Policy {
             no_linux_aio_for_others: AtomicBool::new(false),
             size: AtomicU64::new(0),
             start: Instant::now(),
+            key: facts.is_storage.then(FileKey::new),
         }
+    }
+
+    /// By which rings may know the file.
+    #[inline]
+    pub(super) fn key(&self) -> Option<&FileKey> {
+        self.key.as_ref()
     }
 
     pub(super) fn force(&mut self, engine: Engine) {
@@ -182,7 +192,12 @@ impl Policy {
             AtOnce::Yes => inline("the file is in memory"),
             AtOnce::IfThere => inline("the page cache may have the data; otherwise it is waited for"),
             AtOnce::Timed => inline("the page cache takes the data"),
-            AtOnce::No => self.others(operation, context),
+            AtOnce::No => match (self.others(operation, context), context) {
+                (EngineChoice { engine: Engine::Ring, .. }, Some(context)) => {
+                    EngineChoice { engine: Engine::Ring, reason: context.about_file(self.key()) }
+                }
+                (others, _) => others,
+            },
         }
     }
 

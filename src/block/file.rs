@@ -18,6 +18,9 @@ pub(super) const DISCARD: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEE
 ///
 /// It may be used from any thread, and from many coroutines at once. Offsets and lengths are in bytes.
 ///
+/// Contexts that use it much [register](super#registration) it, and keep it open until they have learned that it was
+/// dropped. What its descriptor means mustn't change meanwhile (dup2(2)): they would go on with the old file.
+///
 /// # Errors
 ///
 /// All operations return what the kernel says. With a file that was opened with `O_DIRECT`, what isn't aligned is

@@ -60,6 +60,19 @@
 //! where a request takes a quarter (many at once) to two thirds (one at a time) of the CPU time that it takes by
 //! workers, and not for what makes the file longer. A file that it was [asked for](File::with_engine) has all reads,
 //! writes and flushes (since Linux 4.18) carried out by it.
+//!
+//! # Registration
+//!
+//! A ring can know files beforehand, so that the kernel doesn't look them up for each request. Contexts see to it by
+//! themselves (since Linux 5.19):
+//!
+//! - A regular file or block device is registered by a context whose ring has had 32 requests to it or so; 256 files at
+//!   most. It stays open until its [`File`] has been dropped *and* the contexts have let go of it: the one whose thread
+//!   drops it does so at once, others in their next turn, for which they are woken, and all when they end. (So a lock, or
+//!   an exclusive use of a block device, may last that much longer than the `File`.)
+//!
+//! Whatever can't be registered goes unregistered. [`File::engine`] says whether the file is, or why not, and
+//! [`Stats`](crate::aio::Stats) counts requests to such files.
 
 mod aligned;
 mod bypass;
@@ -70,6 +83,8 @@ mod file;
 mod group;
 mod perform;
 mod place;
+#[cfg(test)]
+mod registered;
 mod transfer;
 mod workers;
 

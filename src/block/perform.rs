@@ -133,7 +133,7 @@ pub(super) unsafe fn start(
         let carrier = Carrier::Kernel(interface);
         request.begin(on_done(carrier));
         // SAFETY: contract.
-        return unsafe { context.request(interface, &call, request) }.then_some(carrier);
+        return unsafe { context.request(interface, &call, policy.key(), request) }.then_some(carrier);
     }
     context.into_iter().for_each(Local::count_block_call);
     request.begin(on_done(Carrier::Worker));

@@ -24,6 +24,8 @@ pub(crate) enum Site {
     Submit,
     /// io_uring_enter, called by this thread.
     Enter,
+    /// io_uring_register, called by this thread to register something.
+    Register,
     /// A request to this file, whoever carries it out.
     Request(RawFd),
 }
@@ -91,6 +93,11 @@ pub(super) fn on_setup() -> io::Result<()> {
 /// In front of io_uring_enter.
 pub(super) fn on_enter() -> io::Result<()> {
     fail_at(Site::Enter)
+}
+
+/// In front of io_uring_register.
+pub(super) fn on_register() -> io::Result<()> {
+    fail_at(Site::Register)
 }
 
 /// In front of io_submit: what is left of these.

@@ -5,7 +5,7 @@
 //! queue full waits in the kernel (`IORING_FEAT_NODROP`). Both features that are needed, that one and
 //! `IORING_FEAT_EXT_ARG`, are there since Linux 5.11.
 //!
-//! References: io_uring_setup(2), io_uring_enter(2).
+//! References: io_uring_setup(2), io_uring_enter(2), io_uring_register(2).
 //!
 //! # Safety
 //!
@@ -41,6 +41,13 @@ pub(crate) struct Completion {
     pub(crate) result: i32,
     /// Whether there will be another one for the same entry.
     pub(crate) goes_on: bool,
+}
+
+/// What of a request the ring has registered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The place of its file.
+    pub(crate) file: Option<u32>,
 }
 
 /// A ring.
@@ -149,38 +156,61 @@ impl Ring {
         self.push(opcode::Read::new(Fd(fd), buffer, len).build().user_data(token));
     }
 
-    /// Queues a request to a file.
+    /// Queues a request to a file. What of it is known is named by its place.
     ///
     /// # Safety
     ///
     /// What the call names is valid as [`Call::run`] demands it, and used for nothing else that conflicts, until the
     /// completion with this token has been taken out, also if the ring is dropped before that. (Vectors themselves only
     /// until it has been submitted.)
-    pub(crate) unsafe fn request(&mut self, call: &Call, token: u64) {
+    pub(crate) unsafe fn request(&mut self, call: &Call, known: Known, token: u64) {
         #[cfg(test)]
         let call = &fault::on_request(*call, token);
-        let fd = Fd(call.fd);
-        let flags = call.flags;
-        let entry = match call.what {
-            What::Read { buffer, len } => {
-                opcode::Read::new(fd, buffer, len).offset(call.offset).rw_flags(flags).build()
-            }
-            What::Write { buffer, len } => {
-                opcode::Write::new(fd, buffer, len).offset(call.offset).rw_flags(flags).build()
-            }
+        let fd = Fd(known.file.map_or(call.fd, |place| place as i32));
+        let Call { what, offset, flags, .. } = *call;
+        let entry = match what {
+            What::Read { buffer, len } => opcode::Read::new(fd, buffer, len).offset(offset).rw_flags(flags).build(),
+            What::Write { buffer, len } => opcode::Write::new(fd, buffer, len).offset(offset).rw_flags(flags).build(),
             What::ReadVectored { vectors, count } => {
-                opcode::Readv::new(fd, vectors.cast(), count).offset(call.offset).rw_flags(flags).build()
+                opcode::Readv::new(fd, vectors.cast(), count).offset(offset).rw_flags(flags).build()
             }
             What::WriteVectored { vectors, count } => {
-                opcode::Writev::new(fd, vectors.cast(), count).offset(call.offset).rw_flags(flags).build()
+                opcode::Writev::new(fd, vectors.cast(), count).offset(offset).rw_flags(flags).build()
             }
             What::Sync { data_only } => {
                 let flags = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
                 opcode::Fsync::new(fd).flags(flags).build()
             }
-            What::Allocate { mode, len } => opcode::Fallocate::new(fd, len).offset(call.offset).mode(mode).build(),
+            What::Allocate { mode, len } => opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build(),
+        };
+        let entry = match known.file {
+            Some(_) => entry.flags(squeue::Flags::FIXED_FILE),
+            None => entry,
         };
         self.push(entry.user_data(token));
+    }
+
+    /// Makes a table of files that are registered, with nothing at its places. Since Linux 5.19.
+    pub(crate) fn make_file_table(&self, places: u32) -> io::Result<()> {
+        #[cfg(test)]
+        fault::on_register()?;
+        self.ring.submitter().register_files_sparse(places)
+    }
+
+    /// Registers an open file at a place, or nothing; what was there is closed when no request has it any more. Entries
+    /// that are queued already mean what is there when they are submitted.
+    pub(crate) fn set_file(&self, place: u32, fd: Option<RawFd>) -> io::Result<()> {
+        #[cfg(test)]
+        fault::on_register()?;
+        match self.ring.submitter().register_files_update(place, &[fd.unwrap_or(-1)])? {
+            1 => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
+    /// Gives up the table of files. No request has one of them.
+    pub(crate) fn drop_file_table(&self) -> io::Result<()> {
+        self.ring.submitter().unregister_files()
     }
 
     fn push(&mut self, entry: Entry) {

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::registry::{FileKey, Registry};
 use super::super::request::Request;
 use super::super::slab::{self, Slab};
 use super::super::waiter::Waiter;
@@ -80,6 +81,9 @@ pub(super) struct IoUring {
     pending: usize,
     /// Whether there are requests that it is to get.
     has_requests: bool,
+    /// Requests that it was asked to carry out.
+    requests: u64,
+    registry: Registry,
     /// The watches that the kernel has refused since somebody asked for them.
     failed: Vec<Failed>,
 }
@@ -119,6 +123,8 @@ impl IoUring {
             failed: Vec::new(),
             pending: 0,
             has_requests: false,
+            requests: 0,
+            registry: Registry::default(),
         };
         monitor.watch_notifier(Notifier::Reads);
         // Shows whether the ring can be entered: a filter may forbid that alone.
@@ -186,17 +192,37 @@ impl IoUring {
         Ok(mem::take(&mut self.failed))
     }
 
-    /// Has the kernel carry out a request, from the next call on.
+    /// Has the kernel carry out a request, from the next call on, to a file that may be registered by this: then the
+    /// answer is `true`.
     ///
     /// # Safety
     ///
     /// The request is begun, and stays in place until it is done; and so does what the call names, which is valid as
     /// [`Call::run`] demands it.
-    pub(super) unsafe fn request(&mut self, call: &Call, request: NonNull<Request>) {
+    pub(super) unsafe fn request(&mut self, call: &Call, key: Option<&FileKey>, request: NonNull<Request>) -> bool {
         self.pending += 1;
         self.has_requests = true;
+        self.requests += 1;
+        let lookup = self.registry.look_up(&mut self.ring, call, key);
+        let token = token(REQUEST, request.as_ptr().expose_provenance() as u64);
         // SAFETY: contract. Whoever drops the monitor sees to it that nothing is pending.
-        unsafe { self.ring.request(call, token(REQUEST, request.as_ptr().expose_provenance() as u64)) };
+        unsafe { self.ring.request(call, lookup.known, token) };
+        lookup.is_new_file
+    }
+
+    /// Takes a file out of the ring's table, if it is there. No request to it is under way.
+    pub(super) fn forget_file(&mut self, id: u64, place: u32) {
+        self.registry.forget_file(&self.ring, id, place);
+    }
+
+    /// What the ring has registered.
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// How many requests it was asked to carry out.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// Whether there are requests that the kernel doesn't know of.
@@ -314,6 +340,7 @@ impl IoUring {
     /// Forgets what the kernel does, which it does for the process that this one was forked from.
     pub(super) fn disown(&mut self) {
         self.notifier_state = Notifier::Nothing;
+        self.registry.disown();
     }
 
     /// Tells the kernel which watches were withdrawn, so that it lets go of their files.
@@ -405,6 +432,7 @@ impl IoUring {
 
 impl Drop for IoUring {
     fn drop(&mut self) {
+        self.registry.end(&self.ring);
         if self.notifier_state != Notifier::Reads {
             return;
         }

@@ -49,6 +49,7 @@ use std::time::{Duration, Instant};
 use self::epoll::Epoll;
 use self::io_uring::IoUring;
 use self::poll::Poll;
+use super::registry::{FileKey, Registry};
 use super::request::Request;
 use super::waiter::Waiter;
 use crate::coroutine::{Interest, Since};
@@ -334,7 +335,8 @@ impl Monitor {
         matches!(self.backend, Backend::IoUring(_))
     }
 
-    /// Has the kernel carry out a request, at the latest with the next wait.
+    /// Has the kernel carry out a request, at the latest with the next wait, to a file that may be registered by this:
+    /// then the answer is `true`.
     ///
     /// # Safety
     ///
@@ -343,11 +345,39 @@ impl Monitor {
     /// # Panics
     ///
     /// If it doesn't take requests.
-    pub(in crate::aio) unsafe fn request(&mut self, call: &Call, request: NonNull<Request>) {
+    pub(in crate::aio) unsafe fn request(
+        &mut self,
+        call: &Call,
+        key: Option<&FileKey>,
+        request: NonNull<Request>,
+    ) -> bool {
         match &mut self.backend {
             // SAFETY: passed on.
-            Backend::IoUring(ring) => unsafe { ring.request(call, request) },
+            Backend::IoUring(ring) => unsafe { ring.request(call, key, request) },
             _ => panic!("a request was made of a monitor that takes none"),
+        }
+    }
+
+    /// Takes a file out of the table of those that are registered, if it is there. No request to it is under way.
+    pub(in crate::aio) fn forget_file(&mut self, id: u64, place: u32) {
+        if let Backend::IoUring(ring) = &mut self.backend {
+            ring.forget_file(id, place);
+        }
+    }
+
+    /// What is registered, if anything can be.
+    pub(in crate::aio) fn registry(&self) -> Option<&Registry> {
+        match &self.backend {
+            Backend::IoUring(ring) => Some(ring.registry()),
+            _ => None,
+        }
+    }
+
+    /// How many requests it was asked to carry out.
+    pub(in crate::aio) fn requests(&self) -> u64 {
+        match &self.backend {
+            Backend::IoUring(ring) => ring.requests(),
+            _ => 0,
         }
     }
 

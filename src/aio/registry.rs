@@ -1,0 +1,245 @@
+//! What a ring has registered of files, so that its requests needn't look them up.
+//!
+//! A request that names a descriptor has the kernel find the open file, and hold it. For what is registered, that has been
+//! done. It costs some calls: so it is done for what is used again and again, and given up where the kernel refuses.
+//!
+//! A file has a place in the table, the same in each ring as far as that is free there, from its
+//! [`MIN_FILE_REQUESTS`]th request on until its [`FileKey`] is dropped. A place is that of an identity, which never comes
+//! twice, and of a descriptor: so a place that is out of date is that of nobody, and a file that names another descriptor
+//! than before, which [`AsFd`](std::os::fd::AsFd) doesn't forbid, goes by that.
+//!
+//! A file that is registered stays open. Whoever drops a key tells the contexts that know it: the one whose thread it is
+//! takes the file out of its table at once, others in their next turn, for which they are woken. A context that ends
+//! gives up all. The key outlives its requests, so that none is under way then.
+//!
+//! A child that was forked has a copy of all this, while the tables are the parent's: it doesn't touch them.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use super::shared::Shared;
+use crate::primitive::Mutex;
+use crate::primitive::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::file::Call;
+use crate::sys::ring::{Known, Ring};
+
+/// Places for files: some 4 KiB of the kernel's memory.
+const FILES: u32 = 256;
+
+/// It takes two calls, each about as long as twenty requests save.
+const MIN_FILE_REQUESTS: u32 = 32;
+
+/// A file, as the rings of contexts know it.
+#[derive(Debug)]
+pub(crate) struct FileKey {
+    id: u64,
+    /// Requests that went to a ring, up to [`MIN_FILE_REQUESTS`]; or [`NEVER`].
+    requests: AtomicU32,
+    /// Its place in tables; [`NOWHERE`] until it has one.
+    place: AtomicU32,
+    /// The contexts that know it.
+    contexts: Mutex<Vec<Weak<Shared>>>,
+}
+
+/// The kernel registers no such file.
+const NEVER: u32 = u32::MAX;
+
+const NOWHERE: u32 = u32::MAX;
+
+impl FileKey {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(VACANT.id + 1);
+        Self {
+            // Relaxed: nobody else gets this number.
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            requests: AtomicU32::new(0),
+            place: AtomicU32::new(NOWHERE),
+            contexts: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Notes a request. Returns whether there were enough. (Those of several threads may get mixed up: so what.)
+    fn has_enough_requests(&self) -> bool {
+        let requests = self.requests.load(Ordering::Relaxed);
+        if requests < MIN_FILE_REQUESTS {
+            self.requests.store(requests + 1, Ordering::Relaxed);
+        }
+        requests == MIN_FILE_REQUESTS
+    }
+
+    /// Notes that a context knows it.
+    #[cold]
+    pub(super) fn is_known_by(&self, context: &Arc<Shared>) {
+        let mut contexts = self.contexts.lock();
+        contexts.retain(|context| context.strong_count() != 0);
+        contexts.push(Arc::downgrade(context));
+    }
+}
+
+impl Drop for FileKey {
+    fn drop(&mut self) {
+        for context in self.contexts.get_mut().drain(..) {
+            if let Some(context) = context.upgrade() {
+                context.forget_file(self.id, *self.place.get_mut());
+            }
+        }
+    }
+}
+
+/// Who has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tenant {
+    /// The identity of the file.
+    id: u64,
+    /// Its descriptor when it was registered.
+    fd: RawFd,
+}
+
+/// Nobody: no file has this identity.
+const VACANT: Tenant = Tenant { id: 0, fd: -1 };
+
+/// Tables of a ring, which it may never need.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    files: Files,
+}
+
+/// Whether there is a table.
+#[derive(Debug, Clone, Copy, Default)]
+enum Table {
+    #[default]
+    Unused,
+    Used,
+    /// The kernel has refused something for good: why.
+    Refused(&'static str),
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    table: Table,
+    /// Who has which place; empty if there is no table.
+    places: Vec<Tenant>,
+    vacant: u32,
+    requests: u64,
+}
+
+/// What was made of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lookup {
+    pub(super) known: Known,
+    /// The file has been registered by this.
+    pub(super) is_new_file: bool,
+}
+
+impl Registry {
+    /// Finds what is known of a request to a file. What has been used often enough is registered now.
+    #[inline]
+    pub(super) fn look_up(&mut self, ring: &mut Ring, call: &Call, key: Option<&FileKey>) -> Lookup {
+        let (mut file, mut is_new_file) = (None, false);
+        if let Some(key) = key {
+            // Relaxed: whoever has the place here has the file's identity there.
+            let place = key.place.load(Ordering::Relaxed);
+            if self.files.places.get(place as usize) == Some(&Tenant { id: key.id, fd: call.fd }) {
+                file = Some(place);
+            } else if key.has_enough_requests() {
+                file = self.files.register(ring, call, key);
+                is_new_file = file.is_some();
+            }
+            self.files.requests += u64::from(file.is_some());
+        }
+        Lookup { known: Known { file }, is_new_file }
+    }
+
+    /// Takes a file out of the table that was at this place, if it is there. No request to it is under way.
+    pub(super) fn forget_file(&mut self, ring: &Ring, id: u64, place: u32) {
+        let Some(entry) = self.files.places.get_mut(place as usize).filter(|entry| entry.id == id) else { return };
+        // If the kernel keeps it, so do we: nobody else has this identity.
+        if ring.set_file(place, None).is_ok() {
+            *entry = VACANT;
+            self.files.vacant += 1;
+        }
+    }
+
+    /// What is said of a file that has a ring.
+    pub(super) fn about_file(&self, key: Option<&FileKey>) -> &'static str {
+        let Some(key) = key else { return "the context has a ring" };
+        let place = key.place.load(Ordering::Relaxed);
+        match self.files.table {
+            _ if self.files.places.get(place as usize).is_some_and(|entry| entry.id == key.id) => {
+                "the context has a ring, with which the file is registered"
+            }
+            Table::Refused(reason) => reason,
+            Table::Used if key.requests.load(Ordering::Relaxed) >= MIN_FILE_REQUESTS && self.files.vacant == 0 => {
+                "the context has a ring; the file isn't registered, for as many as can be are"
+            }
+            _ => "the context has a ring",
+        }
+    }
+
+    /// Requests that named a file that is registered.
+    pub(super) fn requests(&self) -> u64 {
+        self.files.requests
+    }
+
+    /// Gives up all. No request is under way.
+    pub(super) fn end(&mut self, ring: &Ring) {
+        // The kernel would do it some time after the ring's descriptor is closed.
+        if !self.files.places.is_empty() {
+            self.files = Files::default();
+            let _ = ring.drop_file_table();
+        }
+    }
+
+    /// Forgets all, which is another process'.
+    pub(super) fn disown(&mut self) {
+        self.files = Files::default();
+    }
+}
+
+impl Files {
+    /// Gives a file a place, if it can have one.
+    #[cold]
+    fn register(&mut self, ring: &Ring, call: &Call, key: &FileKey) -> Option<u32> {
+        match self.table {
+            Table::Unused => match ring.make_file_table(FILES) {
+                Ok(()) => {
+                    self.table = Table::Used;
+                    self.places = vec![VACANT; FILES as usize];
+                    self.vacant = FILES;
+                }
+                Err(error) => self.table = Table::Refused(why_no_file_table(&error)),
+            },
+            Table::Used | Table::Refused(_) => {}
+        }
+        if self.vacant == 0 {
+            return None;
+        }
+        // Files that are near in age look in different places first: so it is likely that other tables have that free too.
+        let start = key.id as u32 % FILES;
+        let free = (0..FILES).map(|n| (start + n) % FILES).find(|&place| self.places[place as usize] == VACANT)?;
+        // Another thread may find a place at the same time. Relaxed: it is a number.
+        let place = match key.place.compare_exchange(NOWHERE, free, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => free,
+            Err(place) => place,
+        };
+        if self.places[place as usize] != VACANT {
+            return None;
+        }
+        if ring.set_file(place, Some(call.fd)).is_err() {
+            key.requests.store(NEVER, Ordering::Relaxed);
+            return None;
+        }
+        self.places[place as usize] = Tenant { id: key.id, fd: call.fd };
+        self.vacant -= 1;
+        Some(place)
+    }
+}
+
+fn why_no_file_table(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => "the context has a ring; files can be registered since Linux 5.19",
+        Some(libc::EMFILE) => "the context has a ring; RLIMIT_NOFILE is too low for registering files",
+        _ => "the context has a ring; the kernel registers no files",
+    }
+}
