@@ -59,6 +59,8 @@
 #[cfg(not(all(test, loom)))]
 pub mod aio;
 #[cfg(not(all(test, loom)))]
+mod arena;
+#[cfg(not(all(test, loom)))]
 pub mod block;
 #[cfg(not(all(test, loom)))]
 pub mod coroutine;

@@ -1,4 +1,4 @@
-//! Files that rings have registered: that they are, and that nobody notices.
+//! Files and buffers that rings have registered: that they are, and that nobody notices.
 
 mod common;
 
@@ -10,16 +10,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::thread;
 
-use aioco::AioContext;
 use aioco::aio::{IoThread, Local, MonitorKind, Stats};
 use aioco::block::{self, AlignedBuf, Engine, File, Operation};
-use common::{child, eventually, with};
+use aioco::{AioContext, yield_now};
+use common::{assert_cancelled, child, eventually, with};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
 
-/// Many more than it takes for a file to be registered.
+/// Many more than it takes for a file and a chunk of buffers to be registered.
 const MANY: u64 = 1000;
 
 fn ring() -> Option<AioContext> {
@@ -74,16 +75,19 @@ fn read_often(context: &AioContext, file: &File, number: u8, times: u64) {
     });
 }
 
-/// How many files are registered with the only ring of this process, as the kernel says.
-fn in_kernel() -> usize {
+/// What the kernel says of the only ring of this process: files that are registered, and buffers.
+fn in_kernel() -> (usize, usize) {
     let rings = fs::read_dir("/proc/self/fd").expect("a folder").filter_map(Result::ok);
     let is_ring = |link: &Path| fs::read_link(link).is_ok_and(|target| target.ends_with("anon_inode:[io_uring]"));
     let numbers: Vec<_> = rings.filter(|entry| is_ring(&entry.path())).map(|entry| entry.file_name()).collect();
     assert_eq!(numbers.len(), 1, "one ring");
     let info = Path::new("/proc/self/fdinfo").join(&numbers[0]);
     let info = fs::read_to_string(info).expect("what is said of a descriptor");
-    let lines = info.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
-    lines.take_while(|line| line.starts_with(' ')).filter(|line| !line.ends_with("<none>")).count()
+    let entries = |head: &str| {
+        let lines = info.lines().skip_while(|line| !line.starts_with(head)).skip(1);
+        lines.take_while(|line| line.starts_with(' ')).filter(|line| !line.ends_with("<none>")).count()
+    };
+    (entries("UserFiles:"), entries("UserBufs:"))
 }
 
 /// Whether nobody else has the file of this path open who has locked it.
@@ -98,16 +102,6 @@ fn lock(file: &fs::File) {
     assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
 }
 
-/// A reproducible sequence of numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 // ---- what is registered ---------------------------------------------------------------------------------------------
 
 #[test]
@@ -118,13 +112,33 @@ fn what_is_used_again_and_again_is_registered_and_only_that() {
         let (first, other) = (by_ring(image(folder.path(), 1, 4)), by_ring(image(folder.path(), 2, 4)));
         let (requests, ()) = count(&context, |stats| stats.ring_requests, || read_often(&context, &first, 1, 10));
         assert_eq!(requests, 10);
-        assert_eq!(context.stats().registered_files, 0, "it isn't worth it");
+        let stats = context.stats();
+        assert_eq!((stats.registered_files, stats.registered_buffers), (0, 0), "it isn't worth it");
 
         read_often(&context, &first, 1, MANY);
         read_often(&context, &other, 2, 10);
-        assert_eq!(in_kernel(), 1);
+        assert_eq!(in_kernel(), (1, 1));
         let (files, ()) = count(&context, |stats| stats.registered_files, || read_often(&context, &first, 1, MANY));
-        assert_eq!(files, MANY);
+        let (buffers, ()) = count(&context, |stats| stats.registered_buffers, || read_often(&context, &first, 1, MANY));
+        assert_eq!((files, buffers), (MANY, MANY));
+        assert_eq!(context.stats().buffers_refused, None);
+
+        // Other memory isn't, and goes the same way otherwise.
+        let (buffers, ()) = count(
+            &context,
+            |stats| stats.registered_buffers,
+            || {
+                context.block_on(|| {
+                    let (mut small, mut large) = (AlignedBuf::new(512, 512), AlignedBuf::new(4 << 20, BLOCK));
+                    for _ in 0..MANY {
+                        first.read_exact_at(&mut small, 0).expect("a read");
+                        assert!(*small == content(1, 0, 512));
+                    }
+                    assert_eq!(first.read_at(&mut large, 0).expect("a read"), 4 * BLOCK);
+                });
+            },
+        );
+        assert_eq!(buffers, 0);
     });
     exit.assert_success();
 }
@@ -190,9 +204,9 @@ fn all_kinds_of_requests_may_name_what_is_registered() {
     assert!(files >= 15, "{files}");
     let file = Rc::new(file);
     let done = common::Count::default();
-    let (files, ()) = count(
+    let (buffers, ()) = count(
         &context,
-        |stats| stats.registered_files,
+        |stats| stats.registered_buffers,
         || {
             for number in 7..15usize {
                 let then = done.clone();
@@ -212,7 +226,7 @@ fn all_kinds_of_requests_may_name_what_is_registered() {
             context.run_until(|| done.get() == 8);
         },
     );
-    assert_eq!(files, 8);
+    assert!(buffers > 0, "{buffers}");
 }
 
 // ---- how long files are kept ----------------------------------------------------------------------------------------
@@ -317,7 +331,7 @@ fn when_the_table_is_full_others_go_unregistered_until_there_is_room() {
         let is_registered =
             |file: &File| count(&context, |stats| stats.registered_files, || read_often(&context, file, 1, 1)).0 == 1;
         let registered = files.iter().filter(|file| is_registered(file)).count();
-        assert_eq!((registered, in_kernel()), (256, 256));
+        assert_eq!((registered, in_kernel().0), (256, 256));
         let late = open();
         read_often(&context, &late, 1, 40);
         let reason = context.block_on(|| late.engine(Operation::Read)).to_string();
@@ -329,7 +343,7 @@ fn when_the_table_is_full_others_go_unregistered_until_there_is_room() {
         assert!(is_registered(&last));
         assert_eq!(files.iter().filter(|file| is_registered(file)).count(), 255);
         drop((files, last, late));
-        assert_eq!(in_kernel(), 0);
+        assert_eq!(in_kernel().0, 0);
     });
     exit.assert_success();
 }
@@ -428,10 +442,198 @@ fn a_file_that_names_another_descriptor_than_before_goes_by_that() {
     assert!(context.stats().registered_files > 2 * MANY - 100, "{:?}", context.stats());
 }
 
+// ---- buffers --------------------------------------------------------------------------------------------------------
+
+/// A reproducible sequence of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Buffers come, are used and go, so that chunks are lent again, and given back to the system, while rings have some of
+/// them pinned; and the file is what a simple model says.
+#[test]
+fn what_goes_through_buffers_that_come_and_go_is_what_a_simple_model_says() {
+    let Some(context) = ring() else { return };
+    let folder = folder();
+    const LEN: usize = 64 * BLOCK;
+    let file = by_ring(image(folder.path(), 3, LEN / BLOCK));
+    let mut model = content(3, 0, LEN);
+    let mut random = Random(2);
+    let registered = context.block_on(|| {
+        let mut held: Vec<AlignedBuf> = Vec::new();
+        for round in 0..4000 {
+            let len = (1 + random.below(8)) * BLOCK;
+            let offset = random.below((LEN - len) / BLOCK + 1) * BLOCK;
+            let mut buffer = match held.len() {
+                0 => AlignedBuf::new(8 * BLOCK, BLOCK),
+                n => held.swap_remove(random.below(n)),
+            };
+            let start = random.below((buffer.len() - len) / BLOCK + 1) * BLOCK;
+            let part = &mut buffer[start..start + len];
+            if random.below(2) == 0 {
+                part.fill(round as u8);
+                file.write_all_at(part, offset as u64).expect("a write");
+                model[offset..offset + len].fill(round as u8);
+            } else {
+                part.fill(!model[offset]);
+                file.read_exact_at(part, offset as u64).expect("a read");
+                assert!(*part == model[offset..offset + len], "round {round}");
+            }
+            held.push(buffer);
+            match random.below(200) {
+                0 => held.clear(),
+                // Much more than is kept.
+                1 => drop((0..40).map(|_| AlignedBuf::new(1 << 20, BLOCK)).collect::<Vec<_>>()),
+                2..40 => held.push(AlignedBuf::new(8 * BLOCK, BLOCK)),
+                _ => {}
+            }
+            if round % 64 == 0 {
+                yield_now();
+            }
+        }
+        context.stats().registered_buffers
+    });
+    assert!(registered > 1000, "{registered}");
+}
+
+#[test]
+fn buffers_are_zeroes_at_first_whoever_has_had_them() {
+    for _ in 0..3 {
+        let mut buffers: Vec<_> = [1, 512, 4096, 5000, 1 << 16, 1 << 20, (1 << 20) + 1]
+            .into_iter()
+            .map(|len| AlignedBuf::new(len, 4096))
+            .collect();
+        for buffer in &mut buffers {
+            assert!(buffer.as_ptr().addr().is_multiple_of(4096) && buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(0xff);
+        }
+    }
+    assert!(AlignedBuf::new(1 << 16, 1 << 16).as_ptr().addr().is_multiple_of(1 << 16));
+}
+
+/// The kernel gives back no memory that is locked.
+#[test]
+fn buffers_are_zeroes_at_first_also_where_memory_is_locked() {
+    let many = || (0..40).map(|_| AlignedBuf::new(1 << 20, BLOCK)).collect::<Vec<_>>();
+    let exit = child("", |_| {
+        let mut buffers = many();
+        for buffer in &mut buffers {
+            buffer.fill(0xff);
+            // SAFETY: it is mapped.
+            if unsafe { libc::mlock(buffer.as_ptr().cast(), buffer.len()) } != 0 {
+                return println!("SKIPPED: no memory may be locked");
+            }
+        }
+        drop(buffers);
+        assert!(many().iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    });
+    exit.assert_success();
+}
+
+#[test]
+fn more_chunks_than_a_ring_can_register_are_used_all_the_same() {
+    let exit = child("", |_| {
+        let Some(context) = ring() else { return };
+        let folder = folder();
+        let file = by_ring(image(folder.path(), 1, 4));
+        // One for each chunk.
+        let mut buffers: Vec<_> = (0..70).map(|_| AlignedBuf::new(1 << 20, BLOCK)).collect();
+        context.block_on(|| {
+            let wanted = content(1, 0, BLOCK);
+            for buffer in &mut buffers {
+                for _ in 0..600 {
+                    buffer[..BLOCK].fill(0);
+                    file.read_exact_at(&mut buffer[..BLOCK], 0).expect("a read");
+                    assert!(buffer[..BLOCK] == wanted);
+                }
+            }
+        });
+        assert_eq!(in_kernel().1, 64);
+    });
+    exit.assert_success();
+}
+
+/// Without the capability that lifts the limit of locked memory, the kernel pins no more than that.
+#[test]
+fn where_no_memory_may_be_locked_buffers_go_unregistered_and_the_figures_say_why() {
+    let exit = child("", |_| {
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit is valid.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) }, 0);
+        drop_capabilities();
+        let Some(context) = ring() else { return };
+        let folder = folder();
+        let file = by_ring(image(folder.path(), 1, 4));
+        read_often(&context, &file, 1, 2 * MANY);
+        let stats = context.stats();
+        assert_eq!(stats.registered_buffers, 0);
+        assert!(stats.registered_files > MANY, "files take no locked memory");
+        assert!(stats.buffers_refused.is_some_and(|reason| reason.contains("RLIMIT_MEMLOCK")), "{stats:?}");
+        drop(context);
+        // Where the chunk hasn't stayed pinned, it is given back, and is zeroes anew.
+        assert!(AlignedBuf::new(1 << 20, BLOCK).iter().all(|&byte| byte == 0));
+    });
+    exit.assert_success();
+}
+
+/// Gives up all capabilities of the calling thread.
+fn drop_capabilities() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let none = [0u32; 6];
+    // SAFETY: the structures are those of capset(2).
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) }, 0);
+}
+
+#[test]
+fn requests_that_are_cancelled_leave_their_buffers_alone_afterwards() {
+    let Some(context) = ring() else { return };
+    let folder = folder();
+    let file = Rc::new(by_ring(image(folder.path(), 1, 256)));
+    read_often(&context, &file, 1, MANY);
+    for turns in 0..20 {
+        let readers: Vec<_> = (0..32)
+            .map(|_| {
+                let file = file.clone();
+                let read = move || {
+                    let mut buffer = AlignedBuf::new(64 * BLOCK, BLOCK);
+                    loop {
+                        file.read_exact_at(&mut buffer, 0).expect("a read");
+                        assert!(buffer[..BLOCK] == content(1, 0, BLOCK));
+                    }
+                };
+                context.spawn_local(read).expect("a stack")
+            })
+            .collect();
+        (0..turns % 5).for_each(|_| {
+            context.poll(false);
+        });
+        readers.iter().for_each(|reader| reader.cancel());
+        readers.into_iter().for_each(|reader: aioco::JoinHandle<()>| assert_cancelled(reader.join()));
+        // What they had is lent again, and the kernel doesn't write to it any more.
+        let watched: Vec<_> = (0..32).map(|_| AlignedBuf::new(64 * BLOCK, BLOCK)).collect();
+        (0..3).for_each(|_| {
+            context.poll(false);
+        });
+        read_often(&context, &file, 1, 10);
+        assert!(watched.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0)));
+    }
+}
+
 // ---- forks ----------------------------------------------------------------------------------------------------------
 
 #[test]
-fn after_a_fork_the_parent_and_the_child_each_have_their_own_table() {
+fn after_a_fork_the_parent_and_the_child_each_have_their_own_pages() {
     let exit = child("", |_| {
         let Some(context) = ring() else { return };
         let folder = folder();
@@ -456,10 +658,10 @@ fn after_a_fork_the_parent_and_the_child_each_have_their_own_table() {
                         drop(tell_parent);
                         std::io::Read::read(&mut child_hears, &mut [0]).expect("the end of a pipe");
                         assert!(buffer.iter().all(|&byte| byte == 0xa0 | round));
-                        // The file can be registered here too.
+                        // Ours can be registered too.
                         let own = ring().expect("a ring");
                         read_often(&own, file.as_ref().expect("a copy"), 1, MANY);
-                        assert!(own.stats().registered_files > 0);
+                        assert!(own.stats().registered_buffers > 0 && own.stats().registered_files > 0);
                         // And whatever is dropped here is a copy.
                         drop(file.take());
                         drop(own);
@@ -474,7 +676,7 @@ fn after_a_fork_the_parent_and_the_child_each_have_their_own_table() {
                     std::io::Read::read(&mut parent_hears, &mut [0]).expect("the end of a pipe");
                     let (written, ()) = count(
                         owner,
-                        |stats| stats.registered_files,
+                        |stats| stats.registered_buffers,
                         || {
                             owner.block_on(|| {
                                 buffer.fill(0x50 | round);
@@ -494,7 +696,7 @@ fn after_a_fork_the_parent_and_the_child_each_have_their_own_table() {
                     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
                     assert_eq!(status, 0, "the child's checks");
                     let (files, ()) = count(owner, |stats| stats.registered_files, || read_often(owner, image, 1, 10));
-                    assert_eq!((files, in_kernel()), (10, 1), "it is still registered");
+                    assert_eq!((files, in_kernel()), (10, (1, 1)), "it is still registered");
                 }
             }
         }
@@ -504,4 +706,37 @@ fn after_a_fork_the_parent_and_the_child_each_have_their_own_table() {
         assert!(stored.iter().all(|&byte| byte == 0x53));
     });
     exit.assert_success();
+}
+
+/// Several threads with a ring each use the same chunk, and hand buffers to each other.
+#[test]
+fn buffers_go_from_thread_to_thread() {
+    let Some(_) = ring() else { return };
+    let folder = folder();
+    let file = Arc::new(by_ring(image(folder.path(), 1, 64)));
+    // So that few buffers are on their way, all in one chunk.
+    let (first, mut hears) = mpsc::sync_channel::<AlignedBuf>(8);
+    let mut threads = Vec::new();
+    for number in 0..4 {
+        let (tell, next) = mpsc::sync_channel(8);
+        let file = file.clone();
+        threads.push(thread::spawn(move || {
+            let context = ring().expect("as before");
+            for (round, mut buffer) in hears.into_iter().enumerate() {
+                let offset = (round * 7 + number) % 64 * BLOCK;
+                context.block_on(|| file.read_exact_at(&mut buffer, offset as u64)).expect("a read");
+                assert!(*buffer == content(1, offset, BLOCK));
+                tell.send(buffer).expect("the next thread listens");
+            }
+            context.stats().registered_buffers
+        }));
+        hears = next;
+    }
+    let last = thread::spawn(move || hears.into_iter().count());
+    (0..2000).for_each(|_| first.send(AlignedBuf::new(BLOCK, BLOCK)).expect("the first thread listens"));
+    drop(first);
+    assert_eq!(last.join().expect("no panic"), 2000);
+    for thread in threads {
+        assert!(thread.join().expect("no panic") > 500);
+    }
 }

@@ -1,9 +1,10 @@
-//! What a ring has registered of files, so that its requests needn't look them up.
+//! What a ring has registered of files and buffers, so that its requests needn't look them up.
 //!
-//! A request that names a descriptor has the kernel find the open file, and hold it. For what is registered, that has been
-//! done. It costs some calls: so it is done for what is used again and again, and given up where the kernel refuses.
+//! A request that names a descriptor has the kernel find the open file, and hold it; one that names an address has it
+//! find the page behind it, and pin that. For what is registered, both have been done. It costs some calls and, for
+//! buffers, memory that is pinned: so it is done for what is used again and again, and given up where the kernel refuses.
 //!
-//! A file has a place in the table, the same in each ring as far as that is free there, from its
+//! **Files.** A file has a place in the table, the same in each ring as far as that is free there, from its
 //! [`MIN_FILE_REQUESTS`]th request on until its [`FileKey`] is dropped. A place is that of an identity, which never comes
 //! twice, and of a descriptor: so a place that is out of date is that of nobody, and a file that names another descriptor
 //! than before, which [`AsFd`](std::os::fd::AsFd) doesn't forbid, goes by that.
@@ -12,23 +13,40 @@
 //! takes the file out of its table at once, others in their next turn, for which they are woken. A context that ends
 //! gives up all. The key outlives its requests, so that none is under way then.
 //!
+//! **Buffers.** What is registered is a chunk of the [arena](crate::arena) as a whole, from its
+//! [`MIN_CHUNK_REQUESTS`]th request on until the context ends. It is pinned there for as long. Memory of other kinds isn't
+//! registered: nobody would say when it goes away.
+//!
 //! A child that was forked has a copy of all this, while the tables are the parent's: it doesn't touch them.
+//!
+//! # Safety
+//!
+//! A chunk is pinned in the arena before a ring has it, and unpinned after the ring has none, or when the ring is another
+//! process'. If the ring doesn't give it up, it stays pinned.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use super::shared::Shared;
+use crate::arena;
 use crate::primitive::Mutex;
 use crate::primitive::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sys::file::Call;
+use crate::sys::file::{Call, What};
 use crate::sys::ring::{Known, Ring};
 
 /// Places for files: some 4 KiB of the kernel's memory.
 const FILES: u32 = 256;
 
+/// Chunks that a ring may have pinned.
+const CHUNKS: u16 = 64;
+
 /// It takes two calls, each about as long as twenty requests save.
 const MIN_FILE_REQUESTS: u32 = 32;
+
+/// It takes as long as that many requests save, if the chunk's pages have never been used.
+const MIN_CHUNK_REQUESTS: u16 = 512;
 
 /// A file, as the rings of contexts know it.
 #[derive(Debug)]
@@ -103,6 +121,7 @@ const VACANT: Tenant = Tenant { id: 0, fd: -1 };
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     files: Files,
+    buffers: Buffers,
 }
 
 /// Whether there is a table.
@@ -123,6 +142,18 @@ struct Files {
     vacant: u32,
     requests: u64,
 }
+
+#[derive(Debug, Default)]
+struct Buffers {
+    table: Table,
+    /// For each chunk, as far as they have been used here: how many requests there were, or [`PLACED`] and its place.
+    chunks: Vec<u16>,
+    placed: u16,
+    requests: u64,
+}
+
+/// A chunk has a place.
+const PLACED: u16 = 1 << 15;
 
 /// What was made of a request.
 #[derive(Debug, Clone, Copy)]
@@ -148,7 +179,12 @@ impl Registry {
             }
             self.files.requests += u64::from(file.is_some());
         }
-        Lookup { known: Known { file }, is_new_file }
+        let buffer = match call.what {
+            What::Read { buffer, len } => self.buffers.look_up(ring, buffer, len as usize),
+            What::Write { buffer, len } => self.buffers.look_up(ring, buffer, len as usize),
+            _ => None,
+        };
+        Lookup { known: Known { file, buffer }, is_new_file }
     }
 
     /// Takes a file out of the table that was at this place, if it is there. No request to it is under way.
@@ -177,9 +213,17 @@ impl Registry {
         }
     }
 
-    /// Requests that named a file that is registered.
-    pub(super) fn requests(&self) -> u64 {
-        self.files.requests
+    /// Why chunks aren't registered, if the kernel has refused that.
+    pub(super) fn buffers_refused(&self) -> Option<&'static str> {
+        match self.buffers.table {
+            Table::Refused(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Requests that named a file that is registered, and those that named such a buffer.
+    pub(super) fn requests(&self) -> (u64, u64) {
+        (self.files.requests, self.buffers.requests)
     }
 
     /// Gives up all. No request is under way.
@@ -189,11 +233,15 @@ impl Registry {
             self.files = Files::default();
             let _ = ring.drop_file_table();
         }
+        if self.buffers.placed != 0 && ring.drop_buffer_table().is_ok() {
+            self.buffers.unpin_all();
+        }
     }
 
     /// Forgets all, which is another process'.
     pub(super) fn disown(&mut self) {
         self.files = Files::default();
+        self.buffers.unpin_all();
     }
 }
 
@@ -236,10 +284,79 @@ impl Files {
     }
 }
 
+impl Buffers {
+    #[inline]
+    fn look_up(&mut self, ring: &Ring, start: *const u8, len: usize) -> Option<u16> {
+        let chunk = arena::chunk_of(start, len)?;
+        let place = match self.chunks.get_mut(chunk) {
+            Some(&mut entry) if entry >= PLACED => Some(entry - PLACED),
+            Some(requests) if *requests < MIN_CHUNK_REQUESTS => {
+                *requests += 1;
+                None
+            }
+            _ => self.register(ring, chunk),
+        };
+        self.requests += u64::from(place.is_some());
+        place
+    }
+
+    /// Gives a chunk a place, if it can have one; or begins to count its requests.
+    #[cold]
+    fn register(&mut self, ring: &Ring, chunk: usize) -> Option<u16> {
+        if chunk >= self.chunks.len() {
+            self.chunks.resize(chunk + 1, 0);
+            return None;
+        }
+        if let Table::Unused = self.table {
+            self.table = match ring.make_buffer_table(CHUNKS.into()) {
+                Ok(()) => Table::Used,
+                Err(error) => Table::Refused(why_no_buffers(&error)),
+            };
+        }
+        if !matches!(self.table, Table::Used) || self.placed == CHUNKS {
+            return None;
+        }
+        let start = arena::pin(chunk);
+        // SAFETY: it is pinned until the ring has given it up: see the head.
+        match unsafe { ring.set_buffer(self.placed, start, arena::CHUNK) } {
+            Ok(()) => {
+                let place = self.placed;
+                self.placed += 1;
+                self.chunks[chunk] = PLACED | place;
+                Some(place)
+            }
+            Err(error) => {
+                // SAFETY: the ring hasn't got it.
+                unsafe { arena::unpin(chunk) };
+                self.table = Table::Refused(why_no_buffers(&error));
+                None
+            }
+        }
+    }
+
+    fn unpin_all(&mut self) {
+        self.placed = 0;
+        for (chunk, entry) in std::mem::take(&mut self.chunks).into_iter().enumerate() {
+            if entry >= PLACED {
+                // SAFETY: contract of the callers: no ring of this process has it.
+                unsafe { arena::unpin(chunk) };
+            }
+        }
+    }
+}
+
 fn why_no_file_table(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EINVAL) => "the context has a ring; files can be registered since Linux 5.19",
         Some(libc::EMFILE) => "the context has a ring; RLIMIT_NOFILE is too low for registering files",
         _ => "the context has a ring; the kernel registers no files",
+    }
+}
+
+fn why_no_buffers(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => "buffers can be registered since Linux 5.19",
+        Some(libc::ENOMEM) => "RLIMIT_MEMLOCK is too low, or the kernel is short of memory",
+        _ => "the kernel registers no buffers",
     }
 }

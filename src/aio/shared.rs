@@ -259,7 +259,7 @@ impl Shared {
         let of_loop = |local: &mut Loop| {
             let calls = local.monitor.calls();
             let registry = local.monitor.registry();
-            let registered_files = registry.map(Registry::requests).unwrap_or_default();
+            let (registered_files, registered_buffers) = registry.map(Registry::requests).unwrap_or_default();
             Stats {
                 waits: calls.waits + local.rests,
                 signals: 0,
@@ -269,6 +269,8 @@ impl Shared {
                 block_calls: local.block_calls,
                 ring_requests: local.monitor.requests(),
                 registered_files,
+                registered_buffers,
+                buffers_refused: registry.and_then(Registry::buffers_refused),
                 polls: local.polls.polls,
                 poll_hits: local.polls.hits,
                 polled: local.polls.polled,

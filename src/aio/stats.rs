@@ -24,6 +24,10 @@ pub struct Stats {
     pub ring_requests: u64,
     /// Those of them whose file was [registered](crate::block#registration) with it.
     pub registered_files: u64,
+    /// Those of them whose buffer was.
+    pub registered_buffers: u64,
+    /// Why no more buffers are registered, if the kernel has refused that.
+    pub buffers_refused: Option<&'static str>,
     /// How often the loop [polled](super::Polling) before a sleep.
     pub polls: u64,
     /// How often that found something, so that there was no sleep.

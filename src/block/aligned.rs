@@ -1,5 +1,5 @@
 //! Memory for direct I/O.
-#![allow(unsafe_code)] // # Safety: the allocation is owned, zeroed, and has the layout that is stored with it.
+#![allow(unsafe_code)] // # Safety: the memory is owned, zeroed, has the layout that is stored with it, and goes back where it came from.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -7,7 +7,13 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
+use crate::arena;
+
 /// A buffer at an aligned address, as direct I/O needs it. Zeroed at first.
+///
+/// Most lie in memory that contexts register with their rings once they have used it for some requests; see
+/// [the module](super#registration). So it mustn't be discarded or mapped anew behind the buffer's back (madvise(2),
+/// mmap(2)): requests would go on with the old pages.
 ///
 /// ```
 /// use aioco::block::AlignedBuf;
@@ -35,6 +41,9 @@ impl AlignedBuf {
         let layout = Layout::from_size_align(len, alignment).expect("a power of two, and a length that fits");
         if len == 0 {
             return Self { start: NonNull::without_provenance(layout.align().try_into().expect("not zero")), layout };
+        }
+        if let Some(start) = arena::allocate(layout) {
+            return Self { start, layout };
         }
         // SAFETY: the size isn't zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -72,9 +81,15 @@ impl AsMut<[u8]> for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.layout.size() != 0 {
-            // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        if self.layout.size() == 0 {
+            return;
+        }
+        // SAFETY: allocated there, with this layout.
+        unsafe {
+            match arena::chunk_of(self.start.as_ptr(), self.layout.size()) {
+                Some(_) => arena::free(self.start, self.layout),
+                None => dealloc(self.start.as_ptr(), self.layout),
+            }
         }
     }
 }

@@ -92,14 +92,15 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay.
+    /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay. Returns
+    /// whether the kernel took them: it doesn't while memory is locked (mlock(2)), say, and then they stay as they are.
     ///
     /// # Safety
     ///
     /// Nothing in the range is needed any more.
-    pub(crate) unsafe fn discard(base: NonNull<u8>, len: usize) {
-        // SAFETY: the contents are dead (contract). On failure the pages merely stay.
-        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    pub(crate) unsafe fn discard(base: NonNull<u8>, len: usize) -> bool {
+        // SAFETY: the contents are dead (contract).
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTNEED) == 0 }
     }
 }
 
@@ -109,6 +110,38 @@ impl Drop for Mapping {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         UNMAPPED.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Reserves address space until the process ends. It can't be accessed, and counts as memory nowhere, until a part of
+/// it is [made memory](commit).
+///
+/// # Errors
+///
+/// What the kernel says; and `ENOMEM` if the process' address space is limited (`RLIMIT_AS`): others need what is left.
+pub(crate) fn reserve_address_space(len: usize) -> io::Result<NonNull<u8>> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the buffer is valid.
+    super::check(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) })?;
+    if limit.rlim_cur != libc::RLIM_INFINITY {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(base.cast()).expect("mmap returned null without a fixed address"))
+}
+
+/// Makes reserved address space readable and writable memory, of zeroes.
+///
+/// # Safety
+///
+/// The range is part of what [`reserve_address_space`] has returned, and nobody uses it.
+pub(crate) unsafe fn commit(base: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: contract.
+    super::check(unsafe { libc::mprotect(base.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) }).map(drop)
 }
 
 /// Marks the range, which is part of a mapping of the caller's own; its contents are dropped. Returns whether the kernel

@@ -10,13 +10,15 @@
 //! # Safety
 //!
 //! An entry may let the kernel write to memory until its completion; whoever queues such a one keeps the memory
-//! ([`read`](Ring::read), [`request`](Ring::request)). The other entries name descriptors and tokens only, which the kernel checks.
+//! ([`read`](Ring::read), [`request`](Ring::request)). Memory that is registered is kept by whoever does so
+//! ([`set_buffer`](Ring::set_buffer)). The other entries name descriptors and tokens only, which the kernel checks.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -48,6 +50,8 @@ pub(crate) struct Completion {
 pub(crate) struct Known {
     /// The place of its file.
     pub(crate) file: Option<u32>,
+    /// The place of what its buffer is in.
+    pub(crate) buffer: Option<u16>,
 }
 
 /// A ring.
@@ -168,20 +172,30 @@ impl Ring {
         let call = &fault::on_request(*call, token);
         let fd = Fd(known.file.map_or(call.fd, |place| place as i32));
         let Call { what, offset, flags, .. } = *call;
-        let entry = match what {
-            What::Read { buffer, len } => opcode::Read::new(fd, buffer, len).offset(offset).rw_flags(flags).build(),
-            What::Write { buffer, len } => opcode::Write::new(fd, buffer, len).offset(offset).rw_flags(flags).build(),
-            What::ReadVectored { vectors, count } => {
+        let entry = match (what, known.buffer) {
+            (What::Read { buffer, len }, Some(place)) => {
+                opcode::ReadFixed::new(fd, buffer, len, place).offset(offset).rw_flags(flags).build()
+            }
+            (What::Write { buffer, len }, Some(place)) => {
+                opcode::WriteFixed::new(fd, buffer, len, place).offset(offset).rw_flags(flags).build()
+            }
+            (What::Read { buffer, len }, None) => {
+                opcode::Read::new(fd, buffer, len).offset(offset).rw_flags(flags).build()
+            }
+            (What::Write { buffer, len }, None) => {
+                opcode::Write::new(fd, buffer, len).offset(offset).rw_flags(flags).build()
+            }
+            (What::ReadVectored { vectors, count }, _) => {
                 opcode::Readv::new(fd, vectors.cast(), count).offset(offset).rw_flags(flags).build()
             }
-            What::WriteVectored { vectors, count } => {
+            (What::WriteVectored { vectors, count }, _) => {
                 opcode::Writev::new(fd, vectors.cast(), count).offset(offset).rw_flags(flags).build()
             }
-            What::Sync { data_only } => {
+            (What::Sync { data_only }, _) => {
                 let flags = if data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
                 opcode::Fsync::new(fd).flags(flags).build()
             }
-            What::Allocate { mode, len } => opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build(),
+            (What::Allocate { mode, len }, _) => opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build(),
         };
         let entry = match known.file {
             Some(_) => entry.flags(squeue::Flags::FIXED_FILE),
@@ -211,6 +225,33 @@ impl Ring {
     /// Gives up the table of files. No request has one of them.
     pub(crate) fn drop_file_table(&self) -> io::Result<()> {
         self.ring.submitter().unregister_files()
+    }
+
+    /// Makes a table of memory that is registered, with nothing at its places. Since Linux 5.19.
+    pub(crate) fn make_buffer_table(&self, places: u32) -> io::Result<()> {
+        #[cfg(test)]
+        fault::on_register()?;
+        self.ring.submitter().register_buffers_sparse(places)
+    }
+
+    /// Registers memory at a place where there is none. Its pages are pinned, and those are what requests that name the
+    /// place move data to and from.
+    ///
+    /// # Safety
+    ///
+    /// The memory is mapped, readable and writable, and its addresses mean the same pages until the table has been given
+    /// up, or the ring has been gone for some time.
+    pub(crate) unsafe fn set_buffer(&self, place: u16, start: NonNull<u8>, len: usize) -> io::Result<()> {
+        #[cfg(test)]
+        fault::on_register()?;
+        let memory = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: len };
+        // SAFETY: contract.
+        unsafe { self.ring.submitter().register_buffers_update(place.into(), &[memory], None) }
+    }
+
+    /// Gives up the table of memory; nothing of it is pinned any more. No request has any of it.
+    pub(crate) fn drop_buffer_table(&self) -> io::Result<()> {
+        self.ring.submitter().unregister_buffers()
     }
 
     fn push(&mut self, entry: Entry) {
