@@ -95,9 +95,18 @@ impl Target<'_> {
     /// Whether what a transfer asks for is aligned.
     #[inline]
     pub(super) fn check(self, transfer: &Transfer) -> io::Result<()> {
-        if !self.policy.facts().is_direct {
+        let Facts { is_direct, memory_alignment, offset_alignment, .. } = *self.policy.facts();
+        let (address, len) = (transfer.buffer.addr() as u64, transfer.len as u64);
+        // They are powers of two.
+        let masks = (u64::from(memory_alignment) - 1, u64::from(offset_alignment) - 1);
+        if !is_direct || (address | len) & masks.0 == 0 && (transfer.offset | len) & masks.1 == 0 {
             return Ok(());
         }
+        self.misaligned(transfer)
+    }
+
+    #[cold]
+    fn misaligned(self, transfer: &Transfer) -> io::Result<()> {
         self.check_alignment([(transfer.buffer.addr(), transfer.len)], transfer.offset)
     }
 
@@ -181,7 +190,6 @@ impl Target<'_> {
     }
 
     /// Whether these buffers, by address and length, and this offset are aligned.
-    #[inline]
     fn check_alignment(
         self,
         buffers: impl IntoIterator<Item = (usize, usize), IntoIter: Clone>,
