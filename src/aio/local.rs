@@ -72,6 +72,19 @@ impl Local {
         home.downcast().ok().map(Self::of)
     }
 
+    /// Calls `f` with the context that this home is, if it is one. It isn't counted for that.
+    #[inline]
+    pub(crate) fn with_home<R>(home: &Arc<dyn Home>, f: impl FnOnce(Option<&Self>) -> R) -> R {
+        let any: &dyn Any = &**home;
+        if !any.is::<Shared>() {
+            return f(None);
+        }
+        // SAFETY: it is a `Shared` in an `Arc`, which is borrowed for longer than this one lives; that isn't dropped.
+        let shared = unsafe { Arc::from_raw(Arc::as_ptr(home).cast()) };
+        let local = ManuallyDrop::new(Self::of(shared));
+        f(Some(&local))
+    }
+
     /// Ends the context.
     pub(super) fn end(&self) {
         self.shared.end();

@@ -12,7 +12,7 @@ use super::notify::{Reason, Sleep};
 use super::parameters::Coalescing;
 use super::shared::{Due, Loop, MAX_INLINE, Shared};
 use super::waiter::Waiter;
-use crate::coroutine::WokenList;
+use crate::coroutine::{Home, WokenList, wake_at};
 use crate::sys::futex;
 
 /// Turns in a row that may look at no descriptor because there is something to run.
@@ -69,7 +69,11 @@ impl Shared {
         }
         for waiter in fired.drain(..) {
             match waiter {
-                Waiter::Waker(waker) => waker.wake(),
+                Waiter::Waker(waker) => {
+                    if let Some(woken) = wake_at(waker, self) {
+                        self.schedule(woken);
+                    }
+                }
                 Waiter::Handler(node, side) => {
                     node.fired(side);
                     self.with_local(|local| local.due.push_back(Due::Handler(node, side)));
@@ -110,7 +114,10 @@ impl Shared {
         let count = self.with_local(|local| local.due.len()).unwrap_or_default();
         let mut progress = false;
         for _ in 0..count {
-            let Some(due) = self.with_local(|local| local.due.pop_front()).flatten() else { break };
+            // Not returned but stored: what is moved byte by byte can't be read back as words at once.
+            let mut due = None;
+            self.with_local(|local| due = local.due.pop_front());
+            let Some(due) = due else { break };
             progress = true;
             match due {
                 Due::Handler(node, side) => node.run(side, self),

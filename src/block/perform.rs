@@ -204,18 +204,24 @@ pub(super) fn done_at_once(result: i64) {
 ///
 /// As [`Call::run`].
 pub(super) unsafe fn perform_elsewhere(policy: &Policy, operation: Operation, call: Call) -> i64 {
-    let caller = Caller::current();
-    if let Caller::Blocking = caller {
-        // SAFETY: contract.
-        return unsafe { call.run() };
-    }
-    let mut pending = Pending { caller, request: Request::new(), carrier: None };
-    let Pending { caller, request, carrier } = &mut pending;
+    let mut pending = Pending { request: Request::new(), carrier: None };
+    let request = &mut pending.request;
+    let on_done = |_| OnDone::Wake(park::waker());
     // SAFETY: contract; and `pending` stays here until the request is done.
-    *carrier = unsafe { start(caller.context(), policy, operation, call, request, |_| OnDone::Wake(park::waker())) };
-    match carrier {
-        Some(_) => pending.wait(),
-        None => CANCELLED,
+    let begin = |context: Option<&Local>| unsafe { start(context, policy, operation, call, request, on_done) };
+    let begun = match thread::panicking() {
+        true => None,
+        false => coroutine::with_home(|home| Some(Local::with_home(home?, begin))),
+    };
+    match begun {
+        // It can't park. (See `Caller::Blocking`.)
+        // SAFETY: contract.
+        None => unsafe { call.run() },
+        Some(None) => CANCELLED,
+        Some(Some(carrier)) => {
+            pending.carrier = Some(carrier);
+            pending.wait()
+        }
     }
 }
 
@@ -229,7 +235,6 @@ pub(super) fn let_others(caller: &Caller) {
 
 /// A request, in the frame of the coroutine that waits for it. It is done before this is gone.
 struct Pending {
-    caller: Caller,
     request: Request,
     carrier: Option<Carrier>,
 }
@@ -249,7 +254,7 @@ impl Pending {
                 is_cancelled = true;
                 if let Some(carrier) = self.carrier
                     && self.request.result().is_none()
-                    && cancel(self.caller.context(), carrier, &self.request)
+                    && with_context(|context| cancel(context, carrier, &self.request))
                 {
                     self.carrier = None;
                     unwind_cancelled();
@@ -265,7 +270,16 @@ impl Drop for Pending {
         if let Some(carrier) = self.carrier
             && self.request.result().is_none()
         {
-            finish(self.caller.context(), carrier, &self.request);
+            with_context(|context| finish(context, carrier, &self.request));
         }
     }
+}
+
+/// Calls `f` with the context of a coroutine that waits for a request, if it has one: the same as when it asked, as it was
+/// going to park, or has parked.
+fn with_context<R>(f: impl FnOnce(Option<&Local>) -> R) -> R {
+    coroutine::with_home(|home| match home {
+        Some(home) => Local::with_home(home, f),
+        None => f(None),
+    })
 }

@@ -25,9 +25,11 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
+use std::ptr;
+use std::sync::Arc;
 
 use super::block::{Action, Block, Extras, Phase, RunAdapter};
-use super::home::{CurrentHome, Woken};
+use super::home::{CurrentHome, Home, Woken};
 use super::state::Turn;
 use super::switch::Fiber;
 use super::thread::{Thread, this_thread};
@@ -302,6 +304,20 @@ pub(super) fn schedule(block: &'static Block) {
         return;
     }
     schedule_on_home(thread, block);
+}
+
+/// As [`schedule`], outside of coroutines: if it is for `home` to run the coroutine, the caller gets it. So nothing is
+/// counted, nor called through a table.
+pub(super) fn schedule_at(block: &'static Block, home: &dyn Home) -> Option<Woken> {
+    let thread = this_thread();
+    debug_assert!(thread.current.get().is_none());
+    // SAFETY: we own the queue entry (rule 4).
+    let own = unsafe { (*block.home.get()).as_ref() };
+    if own.is_some_and(|own| ptr::addr_eq(Arc::as_ptr(own), home)) {
+        return Some(Woken::new(block));
+    }
+    schedule_on_home(thread, block);
+    None
 }
 
 /// Decides what to do with a block that was taken out of a queue on its home thread. Returns how to get into it, if it

@@ -86,7 +86,7 @@ pub(crate) use suspend::{
     Polls, forget_on_abandon, home, on_abandon, park, park_for_own, runs_inside_join, unwind_cancelled, waker,
     with_home,
 };
-pub(crate) use wake::Target;
+pub(crate) use wake::{Target, wake_at};
 
 /// The pool of coroutines: caps, trimming, statistics.
 ///

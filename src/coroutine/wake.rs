@@ -9,6 +9,7 @@ use std::ptr;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 use super::block::Block;
+use super::home::{Home, Woken};
 use super::state::Wake;
 use super::thread::this_thread;
 use super::{enter, newborn, table};
@@ -106,6 +107,21 @@ fn target(data: *const ()) -> Target {
     let word = data.addr();
     let slot = word & ((1 << SLOT_BITS) - 1);
     Target { slot: slot as u32, generation: (word >> SLOT_BITS) as u32 }
+}
+
+/// Wakes whoever a waker is for, outside of coroutines. If that is a coroutine that `home` is to run, the caller, which is
+/// its loop, gets it, and takes it as in [`Home::schedule`].
+pub(crate) fn wake_at(waker: Waker, home: &dyn Home) -> Option<Woken> {
+    if !ptr::eq(waker.vtable(), &VTABLE) {
+        waker.wake();
+        return None;
+    }
+    let target = target(waker.data());
+    let block = table::get(target.slot);
+    match block.state.wake(target.generation_in(block)) {
+        Wake::Schedule => enter::schedule_at(block, home),
+        _ => None,
+    }
 }
 
 unsafe fn clone(data: *const ()) -> RawWaker {
