@@ -81,6 +81,7 @@ const UNSAFE: &[&str] = &[
     "sync/raw/wait_queue.rs",
     "sync/rwlock.rs",
     "sync/task_group.rs",
+    "sys/entrance.rs",
     "sys/epoll.rs",
     "sys/eventfd.rs",
     "sys/fault.rs",

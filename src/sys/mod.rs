@@ -11,6 +11,7 @@
 //! This folder uses no other module of the crate but `primitive`. Its functions are safe where the kernel checks all
 //! that matters; where they aren't, their contract says what the caller must know.
 
+mod entrance;
 pub(crate) mod epoll;
 pub(crate) mod eventfd;
 #[cfg(test)]

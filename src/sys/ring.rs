@@ -1,4 +1,5 @@
-//! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`.
+//! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`, tests
+//! apart.
 //!
 //! Entries are queued here and go to the kernel with the next [`enter`](Ring::enter), which also waits. Nothing is
 //! lost: an entry that finds the submission queue full waits in a list of our own, and a completion that finds its
@@ -17,10 +18,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use super::entrance::Entrance;
 #[cfg(test)]
 use super::fault;
 use super::file::{Call, What};
@@ -56,6 +58,8 @@ pub(crate) struct Known {
 
 /// A ring.
 pub(crate) struct Ring {
+    /// Goes before the ring does.
+    entrance: Entrance,
     ring: IoUring,
     /// Entries that found the submission queue full, in order.
     backlog: VecDeque<Entry>,
@@ -109,7 +113,21 @@ impl Ring {
             false => squeue::Flags::empty(),
         };
         let has_min_wait = parameters.is_feature_min_timeout();
-        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), submits: 0, flags, quietly, has_min_wait })
+        Ok(Self {
+            entrance: Entrance::new(ring.as_raw_fd()),
+            ring,
+            backlog: VecDeque::new(),
+            early: VecDeque::new(),
+            submits: 0,
+            flags,
+            quietly,
+            has_min_wait,
+        })
+    }
+
+    /// Forgets what the thread that made it has of it: this process was forked from that one's.
+    pub(crate) fn disown(&mut self) {
+        self.entrance.disown();
     }
 
     /// Queues a one-shot poll: it completes when the descriptor shows one of `events` (those of poll(2)), an error or a
@@ -343,7 +361,7 @@ impl Ring {
             args = args.timespec(timespec);
         }
         // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which with its timespec outlives the call.
-        unsafe { self.ring.submitter().enter(queued, want, self.flags.bits(), Some(&args)) }.map(drop)
+        unsafe { self.entrance.enter(queued, want, self.flags.bits(), &args) }
     }
 
     /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this

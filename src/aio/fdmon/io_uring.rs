@@ -341,6 +341,7 @@ impl IoUring {
     pub(super) fn disown(&mut self) {
         self.notifier_state = Notifier::Nothing;
         self.registry.disown();
+        self.ring.disown();
     }
 
     /// Tells the kernel which watches were withdrawn, so that it lets go of their files.
