@@ -12,7 +12,7 @@ use super::notify::{Reason, Sleep};
 use super::parameters::Coalescing;
 use super::shared::{Due, Loop, MAX_INLINE, Shared};
 use super::waiter::Waiter;
-use crate::coroutine::{Home, WokenList, wake_at};
+use crate::coroutine::{WokenList, wake_at};
 use crate::sys::futex;
 
 /// Turns in a row that may look at no descriptor because there is something to run.
@@ -67,11 +67,13 @@ impl Shared {
         if fired.is_empty() {
             return false;
         }
+        // Our own coroutines.
+        let mut woken = Ready { shared: self, list: WokenList::new() };
         for waiter in fired.drain(..) {
             match waiter {
                 Waiter::Waker(waker) => {
-                    if let Some(woken) = wake_at(waker, self) {
-                        self.schedule(woken);
+                    if let Some(turn) = wake_at(waker, self) {
+                        woken.list.push_back(turn);
                     }
                 }
                 Waiter::Handler(node, side) => {
@@ -90,8 +92,9 @@ impl Shared {
                 }
             }
         }
-        // The memory is kept for the next turn.
         self.with_local(|local| {
+            local.ready.append(&mut woken.list);
+            // The memory is kept for the next turn.
             fired.append(&mut local.fired);
             local.fired = fired;
         });
