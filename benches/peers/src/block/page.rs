@@ -2,19 +2,20 @@
 
 use std::ops::{Deref, DerefMut};
 
+use ::aioco::block::AlignedBuf;
+
 /// How much a request moves.
 pub const PAGE: usize = 4096;
 
 /// A page, aligned for direct I/O. It stays in place when it is moved.
-pub struct Page(Box<Aligned>);
-
-#[repr(align(4096))]
-struct Aligned([u8; PAGE]);
+pub struct Page(AlignedBuf);
 
 impl Page {
     /// One that is there already: the kernel needn't find memory for it while somebody is timed.
     pub fn new() -> Self {
-        Self(Box::new(Aligned([0xa5; PAGE])))
+        let mut page = AlignedBuf::new(PAGE, PAGE);
+        page.fill(0xa5);
+        Self(page)
     }
 }
 
@@ -22,13 +23,13 @@ impl Deref for Page {
     type Target = [u8; PAGE];
 
     fn deref(&self) -> &Self::Target {
-        &self.0.0
+        self.0.first_chunk().expect("so long it is")
     }
 }
 
 impl DerefMut for Page {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0.0
+        self.0.first_chunk_mut().expect("so long it is")
     }
 }
 
