@@ -2,21 +2,22 @@
 //!
 //! The process reserves one range of addresses, of which chunks of [`CHUNK`] bytes become memory as they are needed. So
 //! whether a buffer is in a chunk, and in which, is a subtraction and a shift. Blocks are whole pages of a chunk, the
-//! lowest ones that are free: few chunks are used much, and those are worth registering. What is too small or too large,
-//! or finds no room, is for the heap.
+//! lowest ones that are free: few chunks are used much, and those are worth registering. What is too small or too
+//! large, or finds no room, is for the heap.
 //!
 //! # A chunk that a ring has registered
 //!
 //! is pinned: the kernel keeps references to the pages that the chunk had then, and moves the data of requests to and
-//! from those, whatever the addresses mean by the time. So as long as it is pinned, its addresses must mean these pages:
+//! from those, whatever the addresses mean by the time. So as long as it is pinned, its addresses must mean these
+//! pages:
 //!
 //! - Chunks are never unmapped, and their pages are given back (`MADV_DONTNEED`, after which the addresses mean new
 //!   pages) only while no ring has them pinned. Both are decided under the same lock.
 //! - The kernel itself neither migrates, merges nor swaps out pinned pages.
 //! - After a fork, the pages that a parent writes to are others than those of its child. For pinned pages the kernel
-//!   makes the copies at the fork, and gives them to the child; the parent keeps its own (since Linux 5.19, which also is
-//!   the first that has tables for this). The child's addresses mean the copies, which nobody has pinned; its own rings
-//!   may pin them anew.
+//!   makes the copies at the fork, and gives them to the child; the parent keeps its own (since Linux 5.19, which also
+//!   is the first that has tables for this). The child's addresses mean the copies, which nobody has pinned; its own
+//!   rings may pin them anew.
 //! - Nobody else may change what the addresses of a block mean: whoever owns the block mustn't unmap, remap or discard
 //!   it. (That takes unsafe code, and isn't its memory to unmap.)
 //!
@@ -27,8 +28,8 @@
 //!
 //! # Safety
 //!
-//! A block is lent to one owner at a time, which the bits of its chunk say, under the lock. `pin` and `unpin` are paired
-//! by their callers.
+//! A block is lent to one owner at a time, which the bits of its chunk say, under the lock. `pin` and `unpin` are
+//! paired by their callers.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;

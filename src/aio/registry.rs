@@ -2,27 +2,28 @@
 //!
 //! A request that names a descriptor has the kernel find the open file, and hold it; one that names an address has it
 //! find the page behind it, and pin that. For what is registered, both have been done. It costs some calls and, for
-//! buffers, memory that is pinned: so it is done for what is used again and again, and given up where the kernel refuses.
+//! buffers, memory that is pinned: so it is done for what is used again and again, and given up where the kernel
+//! refuses.
 //!
 //! **Files.** A file has a place in the table, the same in each ring as far as that is free there, from its
-//! [`MIN_FILE_REQUESTS`]th request on until its [`FileKey`] is dropped. A place is that of an identity, which never comes
-//! twice, and of a descriptor: so a place that is out of date is that of nobody, and a file that names another descriptor
-//! than before, which [`AsFd`](std::os::fd::AsFd) doesn't forbid, goes by that.
+//! [`MIN_FILE_REQUESTS`]th request on until its [`FileKey`] is dropped. A place is that of an identity, which never
+//! comes twice, and of a descriptor: so a place that is out of date is that of nobody, and a file that names another
+//! descriptor than before, which [`AsFd`](std::os::fd::AsFd) doesn't forbid, goes by that.
 //!
-//! A file that is registered stays open. Whoever drops a key tells the contexts that know it: the one whose thread it is
-//! takes the file out of its table at once, others in their next turn, for which they are woken. A context that ends
+//! A file that is registered stays open. Whoever drops a key tells the contexts that know it: the one whose thread it
+//! is takes the file out of its table at once, others in their next turn, for which they are woken. A context that ends
 //! gives up all. The key outlives its requests, so that none is under way then.
 //!
 //! **Buffers.** What is registered is a chunk of the [arena](crate::arena) as a whole, from its
-//! [`MIN_CHUNK_REQUESTS`]th request on until the context ends. It is pinned there for as long. Memory of other kinds isn't
-//! registered: nobody would say when it goes away.
+//! [`MIN_CHUNK_REQUESTS`]th request on until the context ends. It is pinned there for as long. Memory of other kinds
+//! isn't registered: nobody would say when it goes away.
 //!
 //! A child that was forked has a copy of all this, while the tables are the parent's: it doesn't touch them.
 //!
 //! # Safety
 //!
-//! A chunk is pinned in the arena before a ring has it, and unpinned after the ring has none, or when the ring is another
-//! process'. If the ring doesn't give it up, it stays pinned.
+//! A chunk is pinned in the arena before a ring has it, and unpinned after the ring has none, or when the ring is
+//! another process'. If the ring doesn't give it up, it stays pinned.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -263,7 +264,7 @@ impl Files {
         if self.vacant == 0 {
             return None;
         }
-        // Files that are near in age look in different places first: so it is likely that other tables have that free too.
+        // Files that are near in age begin with different places: so other tables are likely to have that free too.
         let start = key.id as u32 % FILES;
         let free = (0..FILES).map(|n| (start + n) % FILES).find(|&place| self.places[place as usize] == VACANT)?;
         // Another thread may find a place at the same time. Relaxed: it is a number.

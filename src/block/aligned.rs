@@ -1,5 +1,10 @@
 //! Memory for direct I/O.
-#![allow(unsafe_code)] // # Safety: the memory is owned, zeroed, has the layout that is stored with it, and goes back where it came from.
+//!
+//! # Safety
+//!
+//! The memory is owned, zeroed at first, has the layout that is stored with it, and goes back where it came from: to
+//! the arena, if its address is there, or else to the allocator.
+#![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;

@@ -109,8 +109,8 @@ fn target(data: *const ()) -> Target {
     Target { slot: slot as u32, generation: (word >> SLOT_BITS) as u32 }
 }
 
-/// Wakes whoever a waker is for, outside of coroutines. If that is a coroutine that `home` is to run, the caller, which is
-/// its loop, gets it, and takes it as in [`Home::schedule`].
+/// Wakes whoever a waker is for, outside of coroutines. If that is a coroutine that `home` is to run, the caller, which
+/// is its loop, gets it, and takes it as in [`Home::schedule`].
 pub(crate) fn wake_at(waker: Waker, home: &dyn Home) -> Option<Woken> {
     if !ptr::eq(waker.vtable(), &VTABLE) {
         waker.wake();

@@ -1,5 +1,5 @@
-//! The way into a ring: by its descriptor, or by its place among the rings that the thread has registered, where the kernel
-//! needn't look up and hold the file: that saves some 35 ns of a call that takes 270 and does nothing.
+//! The way into a ring: by its descriptor, or by its place among the rings that the thread has registered, where the
+//! kernel needn't look up and hold the file: that saves some 35 ns of a call that takes 270 and does nothing.
 //!
 //! References: io_uring_enter(2) (`IORING_ENTER_REGISTERED_RING` since Linux 5.18), io_uring_register(2).
 //!
@@ -51,8 +51,8 @@ impl Entrance {
     ///
     /// # Safety
     ///
-    /// The argument, and what it refers to, is what the kernel takes for one, and what is queued in the ring names memory
-    /// as whoever queued it has promised.
+    /// The argument, and what it refers to, is what the kernel takes for one, and what is queued in the ring names
+    /// memory as whoever queued it has promised.
     pub(super) unsafe fn enter<T>(&self, submit: u32, want: u32, flags: u32, args: &T) -> io::Result<()> {
         let (ring, flags) = match self.place {
             Some(place) => (place, flags | ENTER_REGISTERED_RING),

@@ -92,8 +92,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay. Returns
-    /// whether the kernel took them: it doesn't while memory is locked (mlock(2)), say, and then they stay as they are.
+    /// Gives the range's pages back to the kernel; they read as zeroes when they are touched again. Guards stay.
+    /// Returns whether the kernel took them: it doesn't while memory is locked (mlock(2)), say, and then they stay as
+    /// they are.
     ///
     /// # Safety
     ///

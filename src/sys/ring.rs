@@ -1,5 +1,5 @@
-//! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`, tests
-//! apart.
+//! A submission queue and a completion queue shared with the kernel: the only file that names the crate `io-uring`,
+//! tests apart.
 //!
 //! Entries are queued here and go to the kernel with the next [`enter`](Ring::enter), which also waits. Nothing is
 //! lost: an entry that finds the submission queue full waits in a list of our own, and a completion that finds its
@@ -257,8 +257,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// The memory is mapped, readable and writable, and its addresses mean the same pages until the table has been given
-    /// up, or the ring has been gone for some time.
+    /// The memory is mapped, readable and writable, and its addresses mean the same pages until the table has been
+    /// given up, or the ring has been gone for some time.
     pub(crate) unsafe fn set_buffer(&self, place: u16, start: NonNull<u8>, len: usize) -> io::Result<()> {
         #[cfg(test)]
         fault::on_register()?;
