@@ -48,17 +48,17 @@ const PAGE: usize = 4096;
 const PAGES: usize = CHUNK / PAGE;
 
 /// How many chunks there are addresses for.
-const MAX_CHUNKS: usize = 4096;
+const MAX_CHUNKS: usize = if usize::BITS >= 64 { 4096 } else { 128 };
 
 const SIZE: usize = MAX_CHUNKS * CHUNK;
 
 /// So many chunks keep their pages though nothing in them is lent, and nobody has them pinned.
 const MAX_IDLE: usize = 16;
 
-/// Where the range is; before it is reserved, where no address is near.
+/// Where the range is; before it is reserved, at the end of all addresses, where only the kernel has any.
 static BASE: AtomicUsize = AtomicUsize::new(NOWHERE);
 
-const NOWHERE: usize = 1 << (usize::BITS - 1);
+const NOWHERE: usize = usize::MAX - SIZE + 1;
 
 static STATE: Mutex<State> = Mutex::new(State { is_refused: false, chunks: Vec::new(), first: 0, idle: 0 });
 
