@@ -46,8 +46,9 @@ const CHUNKS: u16 = 64;
 /// It takes two calls, each about as long as twenty requests save.
 const MIN_FILE_REQUESTS: u32 = 32;
 
-/// It takes as long as that many requests save, if the chunk's pages have never been used.
-const MIN_CHUNK_REQUESTS: u16 = 512;
+/// If the chunk's pages have never been used, it takes as long as some hundreds of requests save. But it saves the more
+/// the fewer requests are under way, and whoever has made so many will make others.
+const MIN_CHUNK_REQUESTS: u16 = 128;
 
 /// A file, as the rings of contexts know it.
 #[derive(Debug)]

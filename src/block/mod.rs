@@ -64,14 +64,14 @@
 //! # Registration
 //!
 //! A ring can know files and memory beforehand, so that the kernel looks up neither the file nor the pages for each
-//! request: that saves some 100 to 400 ns of CPU time. Contexts see to it by themselves (since Linux 5.19):
+//! request: that saves some 400 ns of the CPU time of a direct one. Contexts see to it by themselves (since Linux 5.19):
 //!
 //! - A regular file or block device is registered by a context whose ring has had 32 requests to it or so; 256 files at
 //!   most. It stays open until its [`File`] has been dropped *and* the contexts have let go of it: the one whose thread
 //!   drops it does so at once, others in their next turn, for which they are woken, and all when they end. (So a lock,
 //!   or an exclusive use of a block device, may last that much longer than the `File`.)
 //! - Memory of [`AlignedBuf`]s of 4 KiB to 1 MiB is registered, in chunks of 1 MiB, by a context whose ring has had
-//!   some 500 requests that use the chunk; 64 chunks at most, until the context ends. A chunk that is registered is
+//!   128 requests that use the chunk; 64 chunks at most, until the context ends. A chunk that is registered is
 //!   pinned: it counts towards `RLIMIT_MEMLOCK`, unless the process may exceed that (`CAP_IPC_LOCK`), and isn't given
 //!   back to the system. Buffers on stacks, vectors and other memory go as they are.
 //!
