@@ -362,7 +362,7 @@ impl Shared {
         let context = Local::of(self.clone());
         bypasses.iter().for_each(|bypass| bypass.finish(&context));
         drop(bypasses);
-        drop(self.with_local(|local| std::mem::take(&mut local.bottom_halves)));
+        drop(self.with_local(|local| mem::take(&mut local.bottom_halves)));
         let handlers = self.with_local(|local| local.handlers.drain()).unwrap_or_default();
         handlers.iter().for_each(|node| node.end(self));
         let parts = self
