@@ -81,6 +81,8 @@ pub enum Since {
 /// - epoll, and the loops that are made of it, take a descriptor once, while several coroutines may wait for it. It is
 ///   simplest to duplicate it for each watch. A duplicate also outlasts the number, which may be closed and used again.
 /// - A descriptor that epoll refuses with `EPERM` is a regular file: the waker is woken at once.
+/// - `keep_watching`, `watch_kept` and `let_go` may be left out. With a loop that has edges to offer (`EPOLLET`) they save
+///   what a watch costs, where somebody waits again and again.
 /// - The end, on the loop's thread and under `enter_home`, is [`RunQueue::close`] and [`unwind_all`].
 ///
 /// Whatever parks works on such a home: descriptors, time limits, locks, joins, and block I/O, which worker threads
