@@ -45,6 +45,10 @@ pub(super) unsafe fn write(fd: RawFd, buffer: *const u8, len: u32, offset: u64, 
 ///
 /// There are so many vectors, and their buffers are valid for writes of their lengths.
 pub(super) unsafe fn read_vectored(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64, flags: i32) -> i64 {
+    if flags == 0 {
+        // SAFETY: contract.
+        return unsafe { imp::preadv(fd, vectors, count, offset) };
+    }
     // SAFETY: contract.
     unsafe { imp::preadv2(fd, vectors, count, offset, flags) }
 }
@@ -59,6 +63,10 @@ pub(super) unsafe fn write_vectored(
     offset: u64,
     flags: i32,
 ) -> i64 {
+    if flags == 0 {
+        // SAFETY: contract.
+        return unsafe { imp::pwritev(fd, vectors, count, offset) };
+    }
     // SAFETY: contract.
     unsafe { imp::pwritev2(fd, vectors, count, offset, flags) }
 }
@@ -118,16 +126,34 @@ mod imp {
         unsafe { call(libc::SYS_pwrite64, fd, buffer, len, offset, 0) }
     }
 
+    #[inline]
+    pub(super) unsafe fn preadv(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64) -> i64 {
+        // SAFETY: passed on.
+        unsafe { call(libc::SYS_preadv, fd, vectors, count, offset, 0) }
+    }
+
+    #[inline]
+    pub(super) unsafe fn pwritev(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64) -> i64 {
+        // SAFETY: passed on.
+        unsafe { call(libc::SYS_pwritev, fd, vectors, count, offset, 0) }
+    }
+
     #[inline(always)]
     pub(super) unsafe fn preadv2(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64, flags: i32) -> i64 {
         // SAFETY: passed on.
-        unsafe { call(libc::SYS_preadv2, fd, vectors, count, offset, flags) }
+        known(unsafe { call(libc::SYS_preadv2, fd, vectors, count, offset, flags) })
     }
 
     #[inline(always)]
     pub(super) unsafe fn pwritev2(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64, flags: i32) -> i64 {
         // SAFETY: passed on.
-        unsafe { call(libc::SYS_pwritev2, fd, vectors, count, offset, flags) }
+        known(unsafe { call(libc::SYS_pwritev2, fd, vectors, count, offset, flags) })
+    }
+
+    /// A kernel that hasn't the call (before Linux 4.6, and emulators) hasn't the flags, as the C library says it.
+    #[inline(always)]
+    fn known(result: i64) -> i64 {
+        if result == -i64::from(libc::ENOSYS) { -i64::from(libc::EOPNOTSUPP) } else { result }
     }
 }
 
@@ -147,6 +173,18 @@ mod imp {
     pub(super) unsafe fn pwrite(fd: RawFd, buffer: *const u8, len: u32, offset: u64) -> i64 {
         // SAFETY: passed on.
         result_or_errno(unsafe { libc::pwrite(fd, buffer.cast(), len as usize, offset as libc::off_t) })
+    }
+
+    #[inline]
+    pub(super) unsafe fn preadv(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64) -> i64 {
+        // SAFETY: passed on.
+        result_or_errno(unsafe { libc::preadv(fd, vectors, count as i32, offset as libc::off_t) })
+    }
+
+    #[inline]
+    pub(super) unsafe fn pwritev(fd: RawFd, vectors: *const libc::iovec, count: u32, offset: u64) -> i64 {
+        // SAFETY: passed on.
+        result_or_errno(unsafe { libc::pwritev(fd, vectors, count as i32, offset as libc::off_t) })
     }
 
     #[inline]
