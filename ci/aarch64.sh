@@ -33,12 +33,10 @@ export AIOCO_TEST_RUNNER=qemu-aarch64-static
 export RUSTC=/usr/bin/rustc
 
 # Left out are the stress tests of wakes and of the pool, which take minutes under emulation and prove nothing of its memory
-# model; what needs a debugger, or filters of system calls; and `polling`, which counts on threads that are quick.
+# model; what needs a debugger, or filters of system calls; `polling`, which counts on threads that are quick; and the examples.
 tests=(--lib)
-for name in bottom_half context coroutine crash ends fd_handlers foreign_home fork img_bench io_thread main_thread nested \
+for name in bottom_half context coroutine crash ends fd_handlers foreign_home fork io_thread main_thread nested \
     qemu_loop registers sleeping_loop thread_local time timers waits; do
     tests+=(--test "$name")
 done
-# `cargo test --test` doesn't build what `img_bench` runs.
-cargo build --target aarch64-unknown-linux-gnu --target-dir target/aarch64 --example img_bench
 cargo test --target aarch64-unknown-linux-gnu --target-dir target/aarch64 "${tests[@]}"

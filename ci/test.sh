@@ -46,8 +46,7 @@ tests_of_the_crate --release
 
 # Those in which the optimiser may see across a switch; each binary takes half a minute to build.
 step "Tests, release build with fat LTO"
-cargo test --profile release-lto \
-    --lib --test block --test context --test coroutine --test locks --test thread_local --test wake
+cargo test --profile release-lto --lib --test block --test coroutine --test thread_local
 
 # Each change of RUSTFLAGS builds everything anew, so these have target directories of their own.
 step "Tests, guard pages by mprotect"

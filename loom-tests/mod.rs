@@ -47,19 +47,22 @@
 //! a re-check left out or an ordering weakened, and with each of them armed a model that lists it must fail. That also
 //! tells which orderings are surplus: none of those that have a fault planted.
 
-/// For each model, a test that it holds, and a test for each listed fault that it catches it.
+/// For each model, a test that it holds, and a test for each listed fault that it catches it. One that has more executions
+/// than anybody waits for is preempted less often than the others.
 macro_rules! models {
-    ($($model:ident catches $($fault:ident),+;)+) => {
+    ($($model:ident $(preempted $less:literal less)? catches $($fault:ident),+;)+) => {
         $(
             mod $model {
+                const LESS: usize = 0 $(+ $less)?;
+
                 #[test]
                 fn holds() {
-                    crate::loom_tests::holds(super::$model);
+                    crate::loom_tests::holds(LESS, super::$model);
                 }
                 $(
                     #[test]
                     fn $fault() {
-                        crate::loom_tests::catches(stringify!($fault), super::$model);
+                        crate::loom_tests::catches(stringify!($fault), LESS, super::$model);
                     }
                 )+
             }
@@ -93,14 +96,20 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, panic};
 
+use loom::model::Builder;
+
 use crate::primitive::mutant;
 
-fn holds(model: fn()) {
-    race::in_each_order(|| loom::model(model));
+fn holds(less: usize, model: fn()) {
+    race::in_each_order(|| {
+        let mut builder = Builder::new();
+        builder.preemption_bound = builder.preemption_bound.map(|most| most.saturating_sub(less));
+        builder.check(model);
+    });
 }
 
-fn catches(fault: &'static str, model: fn()) {
-    let outcome = mutant::with(fault, || panic::catch_unwind(|| holds(model)));
+fn catches(fault: &'static str, less: usize, model: fn()) {
+    let outcome = mutant::with(fault, || panic::catch_unwind(|| holds(less, model)));
     assert!(outcome.is_err(), "the model holds in spite of the fault `{fault}`");
 }
 

@@ -23,7 +23,7 @@ models! {
         called_one_does_not_look, called_one_leaves_the_queue_open, call_not_released, come_not_acquired;
     a_called_one_gives_up catches withdrawn_call_stays;
     a_called_one_is_unwound catches withdrawn_call_stays;
-    one_that_is_passed_gives_up catches withdrawn_call_not_acquired;
+    one_that_is_passed_gives_up preempted 1 less catches withdrawn_call_not_acquired;
 }
 
 /// Who the threads of a model are.
