@@ -229,7 +229,7 @@ pub(crate) fn home() -> Option<Arc<dyn Home>> {
 }
 
 /// Calls `f` with what [`home`] returns, which isn't counted for that if the coroutine has a home of its own.
-#[inline]
+#[inline(always)]
 pub(crate) fn with_home<R>(f: impl FnOnce(Option<&Arc<dyn Home>>) -> R) -> R {
     let thread = this_thread();
     let Some(block) = thread.current.get() else { return f(None) };

@@ -12,6 +12,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
+use std::ptr;
 
 // From the kernel's interface; the C library has no names for them.
 const REGISTER_RING_FDS: libc::c_uint = 20;
@@ -47,18 +48,18 @@ impl Entrance {
         Self { fd, place: (count == 1).then_some(update.place) }
     }
 
-    /// io_uring_enter(2), with an argument as `IORING_ENTER_EXT_ARG` among the flags demands it.
+    /// io_uring_enter(2), with an argument if `IORING_ENTER_EXT_ARG` is among the flags.
     ///
     /// # Safety
     ///
     /// The argument, and what it refers to, is what the kernel takes for one, and what is queued in the ring names
     /// memory as whoever queued it has promised.
-    pub(super) unsafe fn enter<T>(&self, submit: u32, want: u32, flags: u32, args: &T) -> io::Result<()> {
+    pub(super) unsafe fn enter<T>(&self, submit: u32, want: u32, flags: u32, args: Option<&T>) -> io::Result<()> {
         let (ring, flags) = match self.place {
             Some(place) => (place, flags | ENTER_REGISTERED_RING),
             None => (self.fd as u32, flags),
         };
-        let args: *const T = args;
+        let args = args.map_or(ptr::null(), ptr::from_ref);
         // SAFETY: contract.
         match unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, submit, want, flags, args, size_of::<T>()) } {
             -1 => Err(io::Error::last_os_error()),
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(count(&first), 16);
         for entrance in &first {
             // SAFETY: nothing is queued, and no argument is announced.
-            unsafe { entrance.enter(0, 0, 0, &()) }.expect("an empty queue");
+            unsafe { entrance.enter(0, 0, 0, Some(&())) }.expect("an empty queue");
         }
         drop(first);
         let mut second = all();
@@ -110,7 +111,7 @@ mod tests {
         let mut lost = second.swap_remove(0);
         lost.disown();
         // SAFETY: as above.
-        unsafe { lost.enter(0, 0, 0, &()) }.expect("it goes by the descriptor");
+        unsafe { lost.enter(0, 0, 0, Some(&())) }.expect("it goes by the descriptor");
         drop((lost, second));
         assert_eq!(count(&all()), 15, "what was disowned is left alone");
     }

@@ -350,10 +350,11 @@ impl Ring {
         #[cfg(test)]
         fault::on_enter()?;
         let queued = self.ring.submission().len() as u32;
+        // Without an argument there is none to look at, which takes the kernel some nanoseconds.
         if want == 0 || timeout.is_none() && min_wait_micros == 0 {
             let flags = self.flags.difference(EnterFlags::EXT_ARG).bits();
             // SAFETY: there is no argument.
-            return unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, want, flags, None) }.map(drop);
+            return unsafe { self.entrance.enter(queued, want, flags, None::<&SubmitArgs<'_, '_>>) };
         }
         let timespec = timeout.map(Timespec::from);
         let mut args = SubmitArgs::new().min_wait_usec(min_wait_micros);
@@ -361,7 +362,7 @@ impl Ring {
             args = args.timespec(timespec);
         }
         // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which with its timespec outlives the call.
-        unsafe { self.entrance.enter(queued, want, self.flags.bits(), &args) }
+        unsafe { self.entrance.enter(queued, want, self.flags.bits(), Some(&args)) }
     }
 
     /// Whether there is nothing to submit, and the kernel has nothing to tell unless something has happened since this

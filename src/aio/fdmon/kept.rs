@@ -70,6 +70,7 @@ impl KeptPolls {
 
     /// Has somebody wait for an event. Returns the watch's number, and the poll if it is to begin anew; or who was to wait,
     /// if the descriptor isn't watched any more.
+    #[inline]
     pub(super) fn watch(
         &mut self,
         number: u64,
@@ -95,6 +96,7 @@ impl KeptPolls {
     }
 
     /// Nobody waits for this watch any more. Returns who did, unless it has fired.
+    #[inline]
     pub(super) fn unwatch(&mut self, watch: u64) -> Option<Waiter> {
         self.waiters.remove(watch)
     }
@@ -111,6 +113,7 @@ impl KeptPolls {
     }
 
     /// The kernel tells of an event, and whether it goes on. Returns whether somebody is told.
+    #[inline]
     pub(super) fn on_event(&mut self, number: u64, result: i32, goes_on: bool, fired: &mut Vec<Waiter>) -> bool {
         let Some(poll) = self.polls.get_mut(number) else {
             if !goes_on {
