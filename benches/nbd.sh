@@ -67,7 +67,7 @@ cpu() {
 random_reads() {
     fio --name=reads --ioengine=nbd --uri="$uri" --rw=randread --bs=4k --iodepth=64 --numjobs="$1" --thread \
         --group_reporting --time_based --runtime="$seconds" --size="${size}M" --output-format=terse --terse-version=3 |
-        cut -d';' -f8
+        awk -F';' '$1 == 3 { print $8 }'
 }
 
 # MiB per second of one run: copy FROM TO
