@@ -201,15 +201,17 @@ fn a_timeout_is_an_error_and_the_next_operation_goes_on() {
     });
 }
 
-/// A stream that has just been read to its last byte, and the other end of it.
+/// A stream that was waited for several times and has just been read to its last byte, and the other end of it. In a
+/// coroutine.
 fn drained() -> (Parked<TcpStream>, TcpStream) {
     let listener = TcpListener::bind(local()).expect("a listener");
     let mut theirs = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("a connection");
     let (ours, _) = Parked::new(listener).expect("a listener").accept().expect("a connection");
-    theirs.write_all(b"xy").expect("room");
-    let mut read = 0;
-    while read < 2 {
-        read += (&ours).read(&mut [0; 8]).expect("some of it");
+    let context = aioco::aio::current().expect("a context");
+    for _ in 0..3 {
+        let writing = context.spawn(move || theirs.write_all(b"x").map(|()| theirs)).expect("a stack");
+        assert_eq!((&ours).read(&mut [0; 8]).expect("a byte"), 1);
+        theirs = writing.join().expect("no panic").expect("room");
     }
     (ours, theirs)
 }

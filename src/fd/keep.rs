@@ -36,14 +36,15 @@ impl Keeping {
     /// Notes that the caller, just now, has taken all there was: who waits next need not ask first.
     ///
     /// That is so if the next event is told to who waits next, and not to somebody who waits already, and may go without
-    /// taking anything; or if it isn't the keeper that tells.
+    /// taking anything; or if there never is a keeper that tells. Before that is known, who waits next asks.
     #[inline(always)]
     pub(super) fn note_drained(&self, interest: Interest) {
         let direction = &self.directions[interest as usize];
         let is_safe = match direction.kept.get() {
             // Only the keeper's thread knows who waits there now.
-            Some(Some(kept)) => direction.waiting.load(Ordering::Relaxed) == 0 && kept.is_kept_by_callers_home(),
-            _ => true,
+            Some(Some(kept)) => kept.is_kept_by_callers_home() && direction.waiting.load(Ordering::Relaxed) == 0,
+            Some(None) => true,
+            None => false,
         };
         direction.drained.store(is_safe, Ordering::Relaxed);
     }
