@@ -296,7 +296,7 @@ mod tests {
         let layout = |pages: usize| Layout::from_size_align(pages * PAGE, PAGE).expect("a layout");
         let mut blocks: Vec<(NonNull<u8>, Layout, u8)> = Vec::new();
         let mut seed = 1u64;
-        for round in 0..20_000 {
+        for round in 0..2000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = (seed >> 33) as usize;
             if random % 5 < 2 && !blocks.is_empty() {
