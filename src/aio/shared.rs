@@ -340,20 +340,26 @@ impl Shared {
     /// Has the ring forget a file that it knew at this place: now, or in the next turn if this is another thread. No
     /// request to it is under way.
     pub(super) fn forget_file(self: &Arc<Self>, id: u64, place: u32) {
+        self.tell_monitor(move |local| local.monitor.forget_file(id, place));
+    }
+
+    /// Has the monitor give something up: now, or in the next turn if this is another thread. What it has is another's, and
+    /// stays, in a process that was forked from the context's.
+    fn tell_monitor(self: &Arc<Self>, give_up: impl FnOnce(&mut Loop) + Send + 'static) {
         if self.process != process::id() {
             return;
         }
         if self.is_current() {
-            self.with_local(|local| local.monitor.forget_file(id, place));
+            self.with_local(give_up);
             return;
         }
         let context = Arc::downgrade(self);
-        let forget = move || {
+        let give_up = move || {
             if let Some(context) = context.upgrade() {
-                context.with_local(|local| local.monitor.forget_file(id, place));
+                context.with_local(give_up);
             }
         };
-        self.push_bottom_half(bh::Node::once_sent(self, forget));
+        self.push_bottom_half(bh::Node::once_sent(self, give_up));
     }
 
     /// Drops the callbacks of requests, handlers and bottom halves, and all that is to be told.
@@ -428,20 +434,7 @@ impl Home for Shared {
     }
 
     fn let_go(self: Arc<Self>, KeptWatch(kept): KeptWatch) {
-        let let_go = move |local: &mut Loop| local.monitor.let_go(kept, &mut local.fired);
-        if self.process != process::id() {
-            // The ring is another process's.
-        } else if self.is_current() {
-            self.with_local(let_go);
-        } else {
-            let context = Arc::downgrade(&self);
-            let node = bh::Node::once_sent(&self, move || {
-                if let Some(context) = context.upgrade() {
-                    context.with_local(let_go);
-                }
-            });
-            self.push_bottom_half(node);
-        }
+        self.tell_monitor(move |local| local.monitor.let_go(kept, &mut local.fired));
     }
 
     fn turn(self: Arc<Self>) {

@@ -350,7 +350,7 @@ impl Ring {
         #[cfg(test)]
         fault::on_enter()?;
         let queued = self.ring.submission().len() as u32;
-        // Without an argument there is none to look at, which takes the kernel some nanoseconds.
+        // A call that doesn't wait, or without limit, needs no argument: the kernel is spared a look at it.
         if want == 0 || timeout.is_none() && min_wait_micros == 0 {
             let flags = self.flags.difference(EnterFlags::EXT_ARG).bits();
             // SAFETY: there is no argument.
